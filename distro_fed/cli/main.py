@@ -1,0 +1,55 @@
+"""The ``distro-fed`` command."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import click
+import typer
+from rich.text import Text
+from typer.core import TyperGroup
+
+from distro_fed.cli.common import error_console, is_verbose
+from distro_fed.cli.simulate import simulate
+from distro_fed.errors import DistroFedError
+
+
+class _Commands(TyperGroup):
+    """Commands whose :class:`DistroFedError` becomes one clear message and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except DistroFedError as error:
+            if is_verbose(ctx):
+                raise
+            error_console.print(Text(f"Error: {error}", style="bold red"), soft_wrap=True)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    name="distro-fed",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"distro-fed {version('distro-fed')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Fine-tune one language model together, without sharing text, over ordinary internet links."""
+
+
+app.command()(simulate)

@@ -1,0 +1,154 @@
+"""``distro-fed simulate``: run a Flower app folder in Flower's simulation runtime and show how it goes."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from distro_fed.cli.common import RunsDirOption, VerboseOption, console, new_run_folder
+from distro_fed.cli.flower_runtime import CONNECTION, LocalSuperLink
+from distro_fed.cli.run_config import FlowerApp, Value, parse_run_config, to_toml
+from distro_fed.errors import DistroFedError, FederationError
+from distro_fed.reporting.console import ProgressView, print_report
+from distro_fed.reporting.events import read_events
+from distro_fed.reporting.report import read_report
+
+POLL_SECONDS = 0.3
+LOG_FILE = "flower.log"
+EVENTS_FILE = "events.jsonl"
+REPORT_FILE = "report.json"
+
+
+def simulate(
+    app_dir: Annotated[Path, typer.Argument(help="Folder of a Flower app (pyproject.toml with [tool.flwr.app]).")],
+    nodes: Annotated[int, typer.Option(min=1, help="Virtual clients.")] = 4,
+    run_config: Annotated[
+        list[str] | None, typer.Option("--run-config", "-c", help="Settings of the app: 'key=value key2=value2'.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run [default: that of the app, numbered].")] = None,
+    runs_dir: RunsDirOption = Path("runs"),
+    cpus_per_client: Annotated[int, typer.Option(min=1, help="CPUs that one virtual client takes.")] = 1,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run a Flower app in the simulation runtime, offline and apart from ~/.flwr."""
+    app = FlowerApp.load(app_dir)
+    overrides = parse_run_config(run_config or [], app)
+    run_folder = new_run_folder(runs_dir, name, app.name)
+    run_simulation(
+        app, run_folder, overrides=overrides, nodes=nodes, cpus_per_client=cpus_per_client, verbose=verbose
+    )
+    if (run_folder / REPORT_FILE).exists():
+        print_report(read_report(run_folder / REPORT_FILE), console)
+    console.print(f"Everything about this run: {run_folder}", soft_wrap=True)
+
+
+def run_simulation(
+    app: FlowerApp,
+    run_folder: Path,
+    *,
+    overrides: Mapping[str, Value],
+    nodes: int,
+    cpus_per_client: int = 1,
+    environment: dict[str, str] | None = None,
+    verbose: bool = False,
+) -> None:
+    """Run an app to its end and show its events; all processes are gone when this returns or raises.
+
+    An app that has a setting ``run-dir`` gets the run's absolute folder there; what it writes to
+    ``events.jsonl`` in it is shown. The run's log goes to ``flower.log``.
+
+    Parameters
+    ----------
+    app : FlowerApp
+        What to run.
+    run_folder : Path
+        Exists.
+    overrides : mapping
+        Settings that differ from the app's defaults.
+    nodes : int
+        Virtual clients.
+    cpus_per_client : int
+        CPUs that one of them takes; as many as fit run at the same time.
+    environment : dict, optional
+        More environment variables for Flower's processes.
+    verbose : bool
+        Show the log as it grows.
+
+    Raises
+    ------
+    FederationError
+        If Flower does not start the run, or the run does not end well. The message ends with the
+        traceback from the log.
+    """
+    settings = dict(overrides)
+    if "run-dir" in app.config:
+        settings.setdefault("run-dir", str(run_folder.resolve()))
+    with LocalSuperLink(environment) as superlink:
+        arguments = ["run", str(app.folder), CONNECTION]
+        arguments += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus={cpus_per_client}"]
+        if settings:
+            config_file = superlink.home / "run-config.toml"
+            config_file.write_text(to_toml(settings), encoding="utf-8")
+            arguments += ["--run-config", str(config_file)]
+        run_id = str(superlink.flwr(*arguments)["run-id"])
+        with ProgressView(console) as view:
+            _follow(superlink, run_id, run_folder, view, verbose)
+        status = superlink.status(run_id)
+        if status != "finished:completed":
+            log = (run_folder / LOG_FILE).read_text(errors="replace")
+            raise FederationError(f"the run {status}; its log: {run_folder / LOG_FILE}\n{_last_traceback(log)}")
+
+
+def _follow(superlink: LocalSuperLink, run_id: str, run_folder: Path, view: ProgressView, verbose: bool) -> None:
+    """Show events (and the log) until the run has ended."""
+    log_path = run_folder / LOG_FILE
+    stream = superlink.stream_log(run_id, log_path)
+    events_offset = log_offset = 0
+    try:
+        while True:
+            ended = stream.poll() is not None
+            events, events_offset = read_events(run_folder / EVENTS_FILE, events_offset)
+            for event in events:
+                view.show(event)
+            if verbose:
+                log_offset = _print_log(log_path, log_offset)
+            if ended and superlink.status(run_id).startswith("finished"):
+                return
+            if not superlink.is_alive():
+                raise FederationError(f"the local SuperLink ended during the run:\n{superlink.log_tail()}")
+            if ended:
+                stream, log_offset = superlink.stream_log(run_id, log_path), 0
+            time.sleep(POLL_SECONDS)
+    finally:
+        stream.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            stream.wait(timeout=5)
+
+
+def _print_log(path: Path, offset: int) -> int:
+    with path.open("rb") as file:
+        file.seek(offset)
+        complete, newline, _ = file.read().rpartition(b"\n")
+    if complete:
+        console.print(complete.decode(errors="replace"), markup=False, highlight=False, soft_wrap=True)
+    return offset + len(complete) + len(newline)
+
+
+def _last_traceback(log: str) -> str:
+    """Lines of the last Python traceback in a log, or the last lines if there is none."""
+    lines = log.splitlines()
+    starts = [index for index, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    return "\n".join(lines[starts[-1] :][:60] if starts else lines[-20:])
+
+
+def raise_if_failed(run_folder: Path) -> None:
+    """Raise what the app itself reported as the reason of a failure."""
+    for event in read_events(run_folder / EVENTS_FILE)[0]:
+        if event["event"] == "run_failed":
+            raise DistroFedError(str(event["error"]))

@@ -1,0 +1,60 @@
+"""Where an organisation's text lies.
+
+The organisation's own node config decides; only where it says nothing (simulation) the run's ``data-folder``
+folder is used. A run can therefore never make a deployed client read a file of the server's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from distro_fed.errors import DataNotFound
+from distro_fed.settings import DataSettings
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """Name of the organisation and its two sources, each a file, folder or hub id.
+
+    ``test`` is None if there is no held-out data: then nothing is evaluated.
+    """
+
+    name: str
+    train: str
+    test: str | None
+
+
+def data_source(node_config: Mapping[str, object], settings: DataSettings) -> DataSource:
+    """Find the data of a node.
+
+    Node config keys: ``data`` (a folder with train and test files, or a data set) or ``train-data`` and
+    ``test-data`` (optional); ``name``. Without these: subfolder number ``partition-id`` of the folder
+    ``settings.data_folder``, in sorted order.
+
+    Raises
+    ------
+    DataNotFound
+        Nothing is configured, or there are fewer organisations than nodes.
+    """
+    given = node_config.get("train-data") or node_config.get("data")
+    if given:
+        train = str(given)
+        test = node_config.get("test-data") or (train if "train-data" not in node_config else None)
+        return DataSource(str(node_config.get("name") or Path(train).stem), train, str(test) if test else None)
+    if not settings.data_folder:
+        raise DataNotFound(
+            "no data: give the node --node-config 'data=\"/folder\" name=\"...\"', or in a simulation set the run's "
+            "'data-folder' to a folder with one subfolder for each organisation"
+        )
+    root = Path(settings.data_folder).expanduser()
+    folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    partition = int(str(node_config.get("partition-id", 0)))
+    if partition >= len(folders):
+        raise DataNotFound(
+            f"{root} has {len(folders)} organisations, this is node {partition} (counting from 0): run as many nodes "
+            "as there are subfolders"
+        )
+    folder = folders[partition]
+    return DataSource(str(node_config.get("name") or folder.name), str(folder), str(folder))

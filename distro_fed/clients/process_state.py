@@ -1,0 +1,108 @@
+"""What the client processes of a machine share: one model a process, one update store a machine.
+
+In a simulation one process plays many organisations in turn; in a deployment a process lives for one
+message. Both find here what they need, loaded when the first message comes and not before.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import Context
+
+from distro_fed.agreement import Agreement
+from distro_fed.clients.replica_store import ReplicaStore
+from distro_fed.clients.residual_store import ResidualStore
+from distro_fed.clients.work import LocalTask, Participant, RoundInfo
+from distro_fed.compression.configured import configured_compressors
+from distro_fed.replica import Replica
+from distro_fed.settings import RunSettings
+from distro_fed.transport.records import Request
+
+if TYPE_CHECKING:
+    from distro_fed.model.trainable import Trainable
+
+
+class ProcessState:
+    """Model, agreement and replica of the current run.
+
+    Parameters
+    ----------
+    task : LocalTask
+    settings : RunSettings or None
+        None: read from Flower's ``run_config`` with every message.
+    state_dir : str or None
+        Overrides the setting ``state-dir``.
+    """
+
+    def __init__(self, task: LocalTask, settings: RunSettings | None, state_dir: str | None) -> None:
+        self._task, self._settings, self._state_dir = task, settings, state_dir
+        self._run: _LoadedRun | None = None
+        self._lock = threading.Lock()
+
+    def settings(self, context: Context) -> RunSettings:
+        """Settings of the run."""
+        return self._settings or RunSettings.from_run_config(context.run_config)
+
+    def name(self, context: Context) -> str:
+        """The organisation's name; never raises, since replies about failures carry it."""
+        try:
+            name = self._task.name(context.node_config, self.settings(context))
+        except Exception:
+            name = ""
+        return name or f"node-{context.node_id}"
+
+    def round_info(self, request: Request, context: Context) -> RoundInfo:
+        """What training and evaluation functions are told."""
+        return RoundInfo(
+            request.round, request.rounds, self.name(context), self.settings(context), context.node_config, request.extra
+        )
+
+    def facts(self, context: Context) -> dict[str, str]:
+        """Public facts of the run as this member sees it."""
+        return self._load(context).agreement.facts()
+
+    def participant(self, context: Context) -> Participant:
+        """The organisation that a message is for."""
+        run, settings = self._load(context), self.settings(context)
+        residuals = None
+        if settings.compression.error_feedback and run.folder is not None:
+            path = run.folder / "residuals" / f"{_file_name(self.name(context))}.safetensors"
+            residuals = ResidualStore(path, run.agreement.space)
+        return Participant(self._task, run.trainable, run.agreement, run.replicas, residuals)
+
+    def _load(self, context: Context) -> _LoadedRun:
+        with self._lock:
+            if self._run is None or self._run.run_id != context.run_id:
+                self._run = None  # the model of the run before is freed first
+                self._run = _LoadedRun(self._task, self.settings(context), context, self._folder(context))
+            return self._run
+
+    def _folder(self, context: Context) -> Path | None:
+        if self._state_dir is not None:
+            return Path(self._state_dir) if self._state_dir else None
+        # an organisation's own configuration wins over what the run asks for
+        chosen = context.node_config.get("state-dir", self.settings(context).state_dir)
+        return Path(str(chosen)).expanduser() if chosen else None
+
+
+class _LoadedRun:
+    def __init__(self, task: LocalTask, settings: RunSettings, context: Context, state_dir: Path | None) -> None:
+        self.run_id = context.run_id
+        trainable, base_digest = task.load(settings)
+        uplink, downlink = configured_compressors(settings.compression)
+        self.trainable: Trainable = trainable
+        self.agreement = Agreement(
+            trainable.layout, uplink, downlink, settings.seed, base_digest, context.run_id
+        )
+        self.folder = None if state_dir is None else state_dir / self.agreement.run.hex()
+        self.replicas = ReplicaStore(Replica.initial(self.agreement, trainable.read().cpu()), self.folder)
+
+
+def _file_name(name: str) -> str:
+    """A file name for an organisation that no two organisations share."""
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    return safe if safe == name else f"{safe}-{name.encode().hex()[:32]}"

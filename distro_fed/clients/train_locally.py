@@ -1,0 +1,135 @@
+"""The local training loop: H optimizer steps from the replica, with a fresh optimizer.
+
+Learning rate and data order are functions of the global step, so a client that keeps no state between
+rounds goes on exactly where the run is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distro_fed.errors import TrainingError
+from distro_fed.model.loss import summed_loss
+from distro_fed.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    Batch = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTraining:
+    """Result of :func:`train_locally`.
+
+    Attributes
+    ----------
+    loss : float
+        Mean over all trained tokens, nats.
+    tokens : int
+        Trained tokens.
+    """
+
+    loss: float
+    tokens: int
+
+
+def learning_rate_at(step: int, total_steps: int, settings: TrainingSettings) -> float:
+    """Learning rate of one optimizer step of the whole run.
+
+    Parameters
+    ----------
+    step : int
+        0 for the first step of round 1.
+    total_steps : int
+        Rounds times local steps.
+    """
+    peak, warmup = settings.learning_rate, settings.warmup_steps
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    if settings.lr_scheduler_type == "constant":
+        return peak
+    left = 1.0 - (step - warmup) / max(1, total_steps - warmup)
+    return peak * (left if settings.lr_scheduler_type == "linear" else 0.5 * (1.0 - math.cos(math.pi * left)))
+
+
+def train_locally(
+    model: nn.Module,
+    parameters: Iterable[nn.Parameter],
+    batch_at: Callable[[int], Batch],
+    *,
+    first_step: int,
+    total_steps: int,
+    settings: TrainingSettings,
+) -> LocalTraining:
+    """Train ``parameters`` in place with AdamW.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A causal language model that takes a batch as keyword arguments and returns an output with
+        ``logits``.
+    parameters : iterable of torch.nn.Parameter
+        What is trained; everything else should be frozen.
+    batch_at : callable
+        Micro-batch by number; ``gradient_accumulation_steps`` of them make an optimizer step.
+    first_step : int
+        Global number of the first optimizer step.
+    total_steps : int
+        Optimizer steps of the whole run.
+
+    Raises
+    ------
+    TrainingError
+        A loss is not finite.
+    """
+    import torch
+
+    trained = list(parameters)
+    optimizer = torch.optim.AdamW(
+        trained, lr=0.0, betas=(settings.adam_beta1, settings.adam_beta2), weight_decay=settings.weight_decay
+    )
+    device = trained[0].device
+    accumulation = settings.gradient_accumulation_steps
+    loss_sum, tokens = 0.0, 0
+    model.train()
+    try:
+        for step in range(first_step, first_step + settings.local_steps):
+            micro_batches = [batch_at(step * accumulation + i) for i in range(accumulation)]
+            # every token of the step weighs the same, however micro-batches cut it
+            step_tokens = sum(int((batch["labels"][:, 1:] != -100).sum()) for batch in micro_batches)
+            for batch in micro_batches:
+                with _autocast(settings, device):
+                    loss, _ = summed_loss(model, {key: value.to(device) for key, value in batch.items()})
+                value = float(loss.detach())
+                if not math.isfinite(value):
+                    raise TrainingError(
+                        f"training loss is {value} in step {step}: lower learning-rate ({settings.learning_rate:g}) or "
+                        "use dtype = 'float32'"
+                    )
+                (loss / max(1, step_tokens)).backward()
+                loss_sum += value
+            tokens += step_tokens
+            if settings.max_grad_norm > 0:
+                torch.nn.utils.clip_grad_norm_(trained, settings.max_grad_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate_at(step, total_steps, settings)
+            optimizer.step()
+            # gradients are zeroed, not freed: mapping the memory anew in every step costs more
+            optimizer.zero_grad(set_to_none=False)
+    finally:
+        for parameter in trained:
+            parameter.grad = None
+        model.eval()
+    return LocalTraining(loss=loss_sum / max(1, tokens), tokens=tokens)
+
+
+def _autocast(settings: TrainingSettings, device: torch.device) -> AbstractContextManager[object]:
+    import torch
+
+    return torch.autocast(device.type, torch.bfloat16) if settings.bf16 else nullcontext()

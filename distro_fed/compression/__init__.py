@@ -1,0 +1,71 @@
+"""Pure tensor functions and byte codes: pseudo-gradient -> coefficients -> body, and back.
+
+:func:`make_compressor` builds a compressor from its name; importing this package does not import torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from distro_fed.errors import SettingsError
+
+if TYPE_CHECKING:
+    from distro_fed.compression.base import Compressor
+
+__all__ = ["compressor_names", "make_compressor"]
+
+_NAMES = ("dense", "quantized", "topk", "dct-topk", "subspace")
+
+
+def compressor_names() -> tuple[str, ...]:
+    """Names that :func:`make_compressor` knows, in the order of their codec numbers."""
+    return _NAMES
+
+
+def make_compressor(
+    name: str, *, density: float = 1 / 64, bits: int = 1, rank: int = 8, dtype: str = "float32"
+) -> Compressor:
+    """Build a compressor; settings that it does not use are ignored.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`compressor_names`.
+    density : float
+        ``topk``, ``dct-topk``: coefficients sent over coefficients there are, above 0 and at most 1.
+    bits : int
+        ``quantized``, ``subspace``: bits of a value, 1 to 8.
+    rank : int
+        ``subspace``: rows of the basis, 1 to 65536.
+    dtype : str
+        ``dense``: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+
+    Raises
+    ------
+    SettingsError
+        If the name is unknown or a setting of this compressor is out of range.
+    """
+    if name == "dense":
+        from distro_fed.compression.dense import Dense
+
+        return Dense(dtype)
+    if name == "quantized":
+        from distro_fed.compression.quantized import Quantized
+
+        return Quantized(bits)
+    if name == "topk":
+        from distro_fed.compression.topk import TopK
+
+        return TopK(density)
+    if name == "dct-topk":
+        from distro_fed.compression.dct_topk import DctTopK
+
+        return DctTopK(density)
+    if name == "subspace":
+        from distro_fed.compression.subspace import Subspace
+
+        return Subspace(rank, bits)
+    close = difflib.get_close_matches(name, _NAMES, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise SettingsError(f"unknown compressor {name!r}{hint} (known: {', '.join(_NAMES)})")

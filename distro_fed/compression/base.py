@@ -1,0 +1,121 @@
+"""What every compressor is: a linear map into coefficients, and a byte code for coefficients.
+
+One update goes through four steps, each a method here::
+
+    pseudo-gradient --analyse--> coefficients --encode--> body     (client; the server again for the downlink)
+    body --decode--> Decoded --add_to--> accumulator --synthesise--> replica
+
+All vectors are flat, float32 and one-dimensional. A pseudo-gradient and a replica are laid out by the
+run's :class:`~distro_fed.layout.Layout`; coefficients and accumulators by :meth:`Compressor.space` of it.
+``analyse`` and ``synthesise`` are linear, so the server sums in coefficient space and transforms once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from distro_fed.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class RoundKey:
+    """Public randomness of one round: all members derive the same basis or mask from it.
+
+    Attributes
+    ----------
+    seed : int
+        The run's seed, 0 <= seed < 2**63.
+    round : int
+        1 for the first round.
+    """
+
+    seed: int
+    round: int
+
+
+class Decoded(ABC):
+    """The checked content of one body. It exists only if the body broke no rule of its codec."""
+
+    @abstractmethod
+    def add_to(self, accumulator: torch.Tensor, weight: float = 1.0) -> None:
+        """Add ``weight`` times the coefficients to ``accumulator`` in place.
+
+        ``accumulator`` is flat float32 with ``space.numel`` values, on any device. The product with the
+        weight and the sum are two separate float32 roundings (no fused multiply-add), so that every
+        device gets the same bits.
+        """
+
+
+class Compressor(ABC):
+    """Base of all compressors. Instances are immutable and hold no state between calls."""
+
+    #: name in settings and reports
+    name: ClassVar[str]
+    #: number in the frame header, 1..255
+    codec: ClassVar[int]
+    #: the sum of coefficient vectors of several members can be coded at a fixed size (secure aggregation)
+    linear: ClassVar[bool]
+    #: an error-feedback residual may be kept between rounds (the coefficient space is the same in all rounds)
+    keeps_space: ClassVar[bool] = True
+
+    @abstractmethod
+    def parameters(self) -> int:
+        """All parameters that change the byte code, packed into 32 bits, for the frame header."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Name and parameters for a person, such as ``"topk density=1/64"``."""
+
+    def space(self, layout: Layout) -> Layout:
+        """Layout of the coefficients (default: that of the tensors)."""
+        return layout
+
+    def analyse(self, delta: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor:
+        """Coefficients of a pseudo-gradient. ``delta`` may be overwritten and returned."""
+        del layout, key
+        return delta
+
+    def synthesise(self, coefficients: torch.Tensor, replica: torch.Tensor, layout: Layout, key: RoundKey) -> None:
+        """Add the tensors that ``coefficients`` stand for to ``replica``, in place.
+
+        ``coefficients`` may be overwritten.
+        """
+        del layout, key
+        replica.add_(coefficients)
+
+    @abstractmethod
+    def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
+        """Code coefficients into a body. ``coefficients`` is left as it is.
+
+        Parameters
+        ----------
+        coefficients : torch.Tensor
+            Flat float32, ``space.numel`` values, any device.
+        space : Layout
+            ``self.space(layout)``.
+        seed : int
+            Seed of the stochastic rounding, if the codec rounds at random; 0 <= seed < 2**63.
+
+        Raises
+        ------
+        TrainingError
+            If a coefficient is NaN or infinite.
+        """
+
+    @abstractmethod
+    def decode(self, body: bytes | memoryview, space: Layout) -> Decoded:
+        """Check a body completely and return its content.
+
+        Memory used before the body is known to be sound is bounded by its own length and by ``space``,
+        never by a number read from it.
+
+        Raises
+        ------
+        CorruptBody
+            If a count, an order, a range, a value or the length breaks a rule of the codec.
+        """

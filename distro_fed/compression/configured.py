@@ -1,0 +1,25 @@
+"""Compressors out of a run's settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distro_fed.compression import make_compressor
+from distro_fed.settings import CompressionSettings
+
+if TYPE_CHECKING:
+    from distro_fed.compression.base import Compressor
+
+
+def configured_compressors(settings: CompressionSettings) -> tuple[Compressor, Compressor]:
+    """Uplink and downlink compressor of a run.
+
+    Parameters
+    ----------
+    settings : CompressionSettings
+        Completed, as :meth:`RunSettings.from_run_config` returns them: presets are filled in.
+    """
+    used = {"rank": settings.rank, "dtype": settings.dense_dtype}
+    up = {**used, "density": settings.density, "bits": settings.bits}
+    down = {**used, "density": settings.downlink_density, "bits": settings.downlink_bits}
+    return make_compressor(settings.compressor, **up), make_compressor(settings.compressor, **down)

@@ -1,0 +1,127 @@
+"""Orthonormal DCT-II over small chunks of every tensor, in place, as matrix products.
+
+A matrix is cut into chunks of at most ``chunk`` x ``chunk`` and each is replaced by ``D X D'``, as DeMo does
+(Peng et al., arXiv 2411.19870, section 3). Three choices differ:
+
+* An axis is cut into the fewest pieces that are small enough, of equal size up to one, instead of into the
+  largest divisor: a prime axis of 127 becomes 64 + 63 and not 127 x 1. Multiples of ``chunk`` come out the same.
+* More than two axes: the last two are cut, the others count matrices.
+* Vectors are cut into pieces of ``chunk`` too. Their order means nothing (a norm has one weight per channel), so a
+  longer transform would gather no more energy, and its basis would cost the square of its length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from distro_fed.layout import Layout
+
+#: values transformed at a time; two such buffers fit the second-level cache
+_BLOCK = 2**16
+
+
+def dct_(flat: torch.Tensor, layout: Layout, chunk: int = 64) -> torch.Tensor:
+    """Replace every tensor of a flat vector by its chunks' DCT-II; returns ``flat``.
+
+    Parameters
+    ----------
+    flat : torch.Tensor
+        Contiguous float32, ``layout.numel`` values, any device. Overwritten.
+    layout : Layout
+        Where each tensor lies.
+    chunk : int
+        Longest side of a chunk.
+    """
+    for spec, where in layout.slices():
+        for grid in chunk_grids(flat[where], spec.shape, chunk):
+            _transform_(grid, _basis(grid.shape[1]), _basis(grid.shape[3]))
+    return flat
+
+
+def inverse_dct_(flat: torch.Tensor, layout: Layout, chunk: int = 64) -> torch.Tensor:
+    """Inverse of :func:`dct_`, in place; returns ``flat``."""
+    for spec, where in layout.slices():
+        for grid in chunk_grids(flat[where], spec.shape, chunk):
+            _transform_(grid, _basis(grid.shape[1]).T, _basis(grid.shape[3]).T)
+    return flat
+
+
+def chunk_grids(values: torch.Tensor, shape: tuple[int, ...], chunk: int) -> Iterator[torch.Tensor]:
+    """View one flat tensor as grids of equal chunks: one grid, or up to four where sizes do not divide.
+
+    Yields
+    ------
+    torch.Tensor
+        A view (rows of chunks, height, columns of chunks, width) that shares memory with ``values``.
+    """
+    if values.numel() == 0:
+        return
+    if len(shape) < 2:  # chunks below each other, so that blocks of them are contiguous
+        for start, count, width in _cut(values.numel(), chunk):
+            yield values[start : start + count * width].view(count, 1, 1, width)
+        return
+    height, width = shape[-2:]
+    rows, columns = _cut(height, chunk), _cut(width, chunk)
+    matrices = values.view(-1, height, width)
+    if len(rows) == 1:  # no chunk crosses from one matrix into the next: take all of them as one
+        matrices = values.view(1, -1, width)
+        rows = [(0, matrices.shape[1] // rows[0][2], rows[0][2])]
+    for matrix in matrices:
+        for top, down, h in rows:
+            for left, across, w in columns:
+                part = matrix[top : top + down * h, left : left + across * w]
+                yield part.unflatten(1, (across, w)).unflatten(0, (down, h))
+
+
+def grid_shapes(shape: tuple[int, ...], chunk: int) -> list[tuple[int, int]]:
+    """Pairs (number of chunks, values in each) of the grids that :func:`chunk_grids` yields, summed by size."""
+    if math.prod(shape) == 0:
+        return []
+    if len(shape) < 2:
+        return [(count, width) for _, count, width in _cut(math.prod(shape), chunk)]
+    matrices = math.prod(shape[:-2])
+    return [
+        (matrices * down * across, h * w)
+        for _, down, h in _cut(shape[-2], chunk)
+        for _, across, w in _cut(shape[-1], chunk)
+    ]
+
+
+def _cut(size: int, chunk: int) -> list[tuple[int, int, int]]:
+    """Runs (start, pieces, length) of one axis: lengths differ by one at most, the longer run first."""
+    pieces = -(-size // chunk)
+    length, longer = divmod(size, pieces)
+    runs = [(0, longer, length + 1), (longer * (length + 1), pieces - longer, length)]
+    return [run for run in runs if run[1]]
+
+
+@lru_cache(maxsize=256)
+def _basis(size: int) -> torch.Tensor:
+    """Orthonormal DCT-II matrix: row k is the k-th cosine."""
+    k, i = np.arange(size)[:, None], np.arange(size)[None, :]
+    rows = np.cos(np.pi / (2 * size) * ((2 * i + 1) * k % (4 * size))) * math.sqrt(2 / size)
+    rows[0] /= math.sqrt(2)
+    return torch.from_numpy(rows.astype(np.float32))
+
+
+def _transform_(grid: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Replace every chunk ``X`` by ``left X right'``."""
+    left, right = left.to(grid.device), right.to(grid.device)
+    rows, h, across, w = grid.shape
+    step = max(1, _BLOCK // (h * across * w))
+    for first in range(0, rows, step):
+        part = grid[first : first + step]
+        values = part.reshape(-1, h, across * w)
+        if h > 1:
+            values = torch.bmm(left.expand(values.shape[0], h, h), values)
+        if part.is_contiguous() and h > 1:  # the second product may write over its original input
+            torch.mm(values.view(-1, w), right.T, out=part.view(-1, w))
+        else:
+            part.copy_((values.reshape(-1, w) @ right.T).view(part.shape))

@@ -1,0 +1,1 @@
+"""An organisation's text: reading, shapes, tokens, batches."""

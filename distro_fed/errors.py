@@ -1,0 +1,173 @@
+"""Every error that this package raises on purpose, as one tree.
+
+A message says what was found (the value), what was expected, and the way out. ``code`` is a stable
+kebab-case word that may leave the machine: it never holds a value, a path or a text.
+
+::
+
+    DistroFedError
+    ├── SettingsError            a run setting is unknown, of the wrong type or out of range
+    ├── ModelError
+    │   ├── ModelNotFound        not a folder, not installed, not in the local cache
+    │   ├── ModelDigestMismatch  the weights are not the ones that were named
+    │   └── LayoutMismatch       other tensors (names, shapes, dtypes) than this run trains
+    ├── DataError
+    │   ├── DataNotFound
+    │   └── UnusableData         empty, wrong columns, or nothing left after truncation
+    ├── TrainingError            a local loss or update is not finite
+    ├── UpdateError              a received update is refused
+    │   ├── TruncatedFrame / BadMagic / UnsupportedVersion / UnknownCodec / ChecksumMismatch
+    │   ├── WrongRun / WrongLayout / WrongBase / WrongCodec
+    │   └── CorruptBody
+    ├── ReplicaError             a replica or its update log cannot serve what is asked
+    └── FederationError
+        └── NotEnoughNodes
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class DistroFedError(Exception):
+    """Base of all errors of this package."""
+
+    code: ClassVar[str] = "error"
+
+
+class SettingsError(DistroFedError):
+    """A run setting is unknown, of the wrong type, or out of range."""
+
+    code = "settings"
+
+
+class ModelError(DistroFedError):
+    """A base model or adapter cannot be used."""
+
+    code = "model"
+
+
+class ModelNotFound(ModelError):
+    """The named model is neither a folder, nor packaged, nor in the local cache."""
+
+    code = "model-not-found"
+
+
+class ModelDigestMismatch(ModelError):
+    """The weights found are not the weights that were named."""
+
+    code = "model-digest-mismatch"
+
+
+class LayoutMismatch(ModelError):
+    """Tensors differ in name, order, shape or dtype from what the run trains."""
+
+    code = "layout-mismatch"
+
+
+class DataError(DistroFedError):
+    """Training or held-out data cannot be used."""
+
+    code = "data"
+
+
+class DataNotFound(DataError):
+    """The named data does not exist on this machine."""
+
+    code = "data-not-found"
+
+
+class UnusableData(DataError):
+    """Data is empty, has the wrong columns, or nothing is left of it after truncation."""
+
+    code = "unusable-data"
+
+
+class TrainingError(DistroFedError):
+    """Local training produced something that must not be sent, such as a NaN."""
+
+    code = "training"
+
+
+class UpdateError(DistroFedError):
+    """A received update is refused."""
+
+    code = "update"
+
+
+class TruncatedFrame(UpdateError):
+    """The bytes end before, or go on after, the frame does."""
+
+    code = "truncated-frame"
+
+
+class BadMagic(UpdateError):
+    """The bytes are not a frame of this format."""
+
+    code = "bad-magic"
+
+
+class UnsupportedVersion(UpdateError):
+    """The frame has a format version that this release does not read."""
+
+    code = "unsupported-version"
+
+
+class UnknownCodec(UpdateError):
+    """The frame names a codec or kind that this release does not know."""
+
+    code = "unknown-codec"
+
+
+class ChecksumMismatch(UpdateError):
+    """The frame was damaged on its way."""
+
+    code = "checksum-mismatch"
+
+
+class WrongRun(UpdateError):
+    """The update belongs to another run."""
+
+    code = "wrong-run"
+
+
+class WrongLayout(UpdateError):
+    """The update was made for other tensors (rank, target modules, base model)."""
+
+    code = "wrong-layout"
+
+
+class WrongBase(UpdateError):
+    """The update was made on top of another version of the replica."""
+
+    code = "wrong-base"
+
+
+class WrongCodec(UpdateError):
+    """The update was made by another compressor, or one with other parameters."""
+
+    code = "wrong-codec"
+
+
+class CorruptBody(UpdateError):
+    """The body breaks a rule of its codec: counts, order, range, or a value that is not finite."""
+
+    code = "corrupt-body"
+
+
+class ReplicaError(DistroFedError):
+    """A replica or its update log cannot serve what is asked of it."""
+
+    code = "replica"
+
+
+class FederationError(DistroFedError):
+    """The federation as a whole cannot go on."""
+
+    code = "federation"
+
+
+class NotEnoughNodes(FederationError):
+    """Fewer nodes than needed came in time."""
+
+    code = "not-enough-nodes"

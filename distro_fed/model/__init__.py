@@ -1,0 +1,1 @@
+"""Base models, what is trained of them, and the results as files."""

@@ -1,0 +1,148 @@
+"""The base model: public weights, named by a folder, a packaged name or a hub id, and by a digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distro_fed.errors import ModelNotFound, SettingsError
+from distro_fed.files import cache_dir, write_atomically
+from distro_fed.layout import DTYPES
+from distro_fed.model.packaged import PREFIX, packaged_model_folder
+from distro_fed.model.quiet import no_progress_bars
+from distro_fed.model.trainable import tensor_bytes
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# Weights as pickles are not read: a pickle runs code.
+_HUB_PATTERNS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """A loaded base model.
+
+    Attributes
+    ----------
+    name : str
+        The name it was asked for by.
+    digest : str
+        :func:`base_digest` of the weights as loaded, 32 hex characters.
+    model : transformers.PreTrainedModel
+        In eval mode, on the CPU.
+    tokenizer : transformers.PreTrainedTokenizerBase
+        As the model's folder has it.
+    """
+
+    name: str
+    digest: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load_base_model(name: str, *, dtype: str = "float32", allow_download: bool = False) -> BaseModel:
+    """Load a causal language model and its tokenizer.
+
+    Parameters
+    ----------
+    name : str
+        A folder, ``"packaged:smollm2-135m"``, or a hub id.
+    dtype : str
+        ``"float32"``, ``"bfloat16"`` or ``"float16"``. Members of a run must agree on it.
+    allow_download : bool
+        Whether a hub id may be fetched. Without it only the local hub cache is looked at, and no
+        connection is opened.
+
+    Raises
+    ------
+    SettingsError
+        If ``dtype`` is not one of the three.
+    ModelNotFound
+        If the model is not on this machine or is not complete; the message says what to run or set.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if dtype not in DTYPES:
+        raise SettingsError(f"dtype is {dtype!r}; a base model is loaded in one of {', '.join(DTYPES)}")
+    folder = _folder(name, allow_download)
+    try:
+        with no_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True
+            )
+    except (OSError, ValueError) as error:
+        raise ModelNotFound(
+            f"model {name!r} cannot be loaded from {folder} ({error}): the folder needs config.json, "
+            "safetensors weights of a causal language model and a tokenizer"
+        ) from error
+    model.config._name_or_path = name
+    return BaseModel(name=name, digest=_cached_digest(folder, dtype, model), model=model, tokenizer=tokenizer)
+
+
+def base_digest(model: nn.Module) -> str:
+    """BLAKE2b-128 over name, dtype, shape and bytes of every tensor of the state dict, by name.
+
+    Tied weights count once. Buffers that are not saved are not part of it.
+
+    Returns
+    -------
+    str
+        32 hex characters.
+    """
+    state = hashlib.blake2b(digest_size=16, person=b"df-base")
+    seen: set[int] = set()
+    # keep_vars: the parameters themselves, so that a tied weight is the same object under both names
+    for name, tensor in sorted(model.state_dict(keep_vars=True).items()):
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        state.update(f"{name}\0{tensor.dtype}\0{','.join(map(str, tensor.shape))}\n".encode())
+        state.update(tensor_bytes(tensor))
+    return state.hexdigest()
+
+
+def _folder(name: str, allow_download: bool) -> Path:
+    if name.startswith(PREFIX):
+        return packaged_model_folder(name)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+            raise ModelNotFound(f"{path} is an adapter, not a base model: name the model it was trained on")
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=not allow_download, allow_patterns=list(_HUB_PATTERNS)))
+    except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError) as error:
+        if allow_download:
+            way_out = f"the hub did not give it ({error})"
+        else:
+            way_out = f"run `hf download {name}`, set allow-download = true, or name a folder"
+        raise ModelNotFound(
+            f"model {name!r} is not a folder, not a packaged model and not in the hub cache {HF_HUB_CACHE}: {way_out}"
+        ) from error
+
+
+def _cached_digest(folder: Path, dtype: str, model: nn.Module) -> str:
+    """Digest from the cache while the files are the same, so that a new process need not hash again."""
+    files = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.is_file()]
+    identity = json.dumps(
+        [str(folder.resolve()), dtype, [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]]
+    )
+    place = cache_dir() / "digests" / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+    if place.is_file():
+        digest = place.read_text()
+        if len(digest) == 32:
+            return digest
+    digest = base_digest(model)
+    write_atomically(place, digest)
+    return digest

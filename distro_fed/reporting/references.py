@@ -1,0 +1,105 @@
+"""What the same training would have sent by other methods: R1, R2 and R3.
+
+All three keep the number of optimizer steps the same and send bfloat16, 2 bytes a value. None of them
+counts the first download of the public base model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distro_fed.errors import SettingsError
+
+BYTES_PER_VALUE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of one client over a whole run.
+
+    Attributes
+    ----------
+    sent : int
+        Bytes that the client sends.
+    received : int
+        Bytes that the client receives.
+    """
+
+    sent: int
+    received: int
+
+    @property
+    def total(self) -> int:
+        """Sent plus received."""
+        return self.sent + self.received
+
+
+def fedavg_full_bf16(*, parameters: int, clients: int, rounds: int, local_steps: int) -> Traffic:
+    """R1: federated averaging of the full model, dense bf16 down and up once a round.
+
+    Parameters
+    ----------
+    parameters : int
+        Parameters of the whole model, tied weights once.
+    clients : int
+        Members of the federation, >= 1. Has no influence here.
+    rounds : int
+        Rounds that changed the model.
+    local_steps : int
+        Optimizer steps of a client per round. Has no influence here.
+
+    Raises
+    ------
+    SettingsError
+        If a number is out of range.
+    """
+    _check(parameters, clients, rounds, local_steps)
+    model = BYTES_PER_VALUE * parameters
+    return Traffic(sent=model * rounds, received=model * rounds)
+
+
+def allreduce_bf16(*, parameters: int, clients: int, rounds: int, local_steps: int) -> Traffic:
+    """R2: AdamW with a ring all-reduce of bf16 gradients in every optimizer step.
+
+    In a ring each member sends, and receives, 2 (N - 1) / N gradients per step
+    (Patarasuk and Yuan 2009, section 3). Parameters as in :func:`fedavg_full_bf16`.
+    """
+    _check(parameters, clients, rounds, local_steps)
+    gradient = BYTES_PER_VALUE * parameters
+    one_way = 2 * (clients - 1) * gradient * rounds * local_steps // clients
+    return Traffic(sent=one_way, received=one_way)
+
+
+def distro_report(*, parameters: int, clients: int, rounds: int, local_steps: int) -> Traffic:
+    """R3: the DisTrO report's own count: every member receives the bf16 gradient of every other, each step.
+
+    The report (Peng et al. 2024, "A Preliminary Report on DisTrO", table 1) counts what one worker receives
+    and nothing else, so ``sent`` is 0. Parameters as in :func:`fedavg_full_bf16`.
+    """
+    _check(parameters, clients, rounds, local_steps)
+    gradient = BYTES_PER_VALUE * parameters
+    return Traffic(sent=0, received=(clients - 1) * gradient * rounds * local_steps)
+
+
+def ratio(reference_bytes: float, our_bytes: float) -> float | None:
+    """How many times more bytes the reference needs; ``None`` if we sent nothing at all.
+
+    Raises
+    ------
+    SettingsError
+        If a number of bytes is negative.
+    """
+    if reference_bytes < 0 or our_bytes < 0:
+        raise SettingsError(f"bytes cannot be negative: reference {reference_bytes}, ours {our_bytes}")
+    return reference_bytes / our_bytes if our_bytes else None
+
+
+def _check(parameters: int, clients: int, rounds: int, local_steps: int) -> None:
+    for name, value, least in (
+        ("parameters", parameters, 0),
+        ("clients", clients, 1),
+        ("rounds", rounds, 0),
+        ("local_steps", local_steps, 0),
+    ):
+        if value < least:
+            raise SettingsError(f"{name} is {value}; a traffic reference needs {name} >= {least}")

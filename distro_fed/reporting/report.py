@@ -1,0 +1,292 @@
+"""The result of one run: losses and bytes side by side, as ``report.json`` holds it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from distro_fed.errors import DistroFedError
+from distro_fed.files import write_atomically
+from distro_fed.reporting.events import finite_or_null
+from distro_fed.reporting.ledger import TrafficLedger
+from distro_fed.reporting.machine import describe_machine, installed_versions
+from distro_fed.reporting.references import allreduce_bf16, distro_report, fedavg_full_bf16, ratio
+
+#: name, and what the reference sends, of R1, R2 and R3
+REFERENCES = (
+    ("R1", "FedAvg, full fine-tuning: the bf16 model down and up, every round"),
+    ("R2", "AdamW with ring all-reduce: bf16 gradients, every optimizer step"),
+    ("R3", "the DisTrO report's count: every other member's bf16 gradient received, every step"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Held-out loss in nats per trained token.
+
+    Attributes
+    ----------
+    mean : float or None
+        Plain mean over the clients that have a value; ``None`` if there is none.
+    per_client : dict of str to (float or None)
+        ``None``: that client was not evaluated, or its loss is not finite.
+    """
+
+    mean: float | None
+    per_client: dict[str, float | None]
+
+    @classmethod
+    def of(cls, per_client: Mapping[str, float | None]) -> Losses:
+        """Losses with their mean. One loss that is not finite makes the mean unknown: it must not look better."""
+        known = [loss for loss in per_client.values() if loss is not None]
+        usable = bool(known) and all(math.isfinite(loss) for loss in known)
+        return cls(
+            mean=math.fsum(known) / len(known) if usable else None,
+            per_client={
+                name: float(loss) if loss is not None and math.isfinite(loss) else None
+                for name, loss in per_client.items()
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A reply that did not enter a round, and why."""
+
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round of the history.
+
+    Attributes
+    ----------
+    round : int
+        1 for the first round.
+    train_loss : float or None
+        Mean training loss of the replies that were taken.
+    held_out_loss : Losses
+        After the round; without values if nobody was evaluated.
+    bytes_up, bytes_down : float
+        Cumulative, mean over the clients of the run. :func:`build_report` fills them from the ledger.
+    skipped : bool
+        Too few replies: the model stayed as it was.
+    left_out : list of LeftOut
+        Replies that were not taken.
+    """
+
+    round: int
+    train_loss: float | None
+    held_out_loss: Losses
+    bytes_up: float = 0.0
+    bytes_down: float = 0.0
+    skipped: bool = False
+    left_out: list[LeftOut] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """Everything that a reader needs to judge a run; the attributes are the keys of ``report.json``.
+
+    Bytes are measured on serialised messages and include evaluation, catch-up and rounds that failed; the
+    first download of the public base model is in neither side of a ratio. The ratios divide the bytes of
+    R1, R2 and R3 (:mod:`distro_fed.reporting.references`), sent plus received, by those of the mean client;
+    rounds that were skipped do not count for the references. ``ratio_fedavg_full_bf16_up`` and ``_down``
+    compare one direction with the same direction of R1.
+    """
+
+    name: str
+    mode: str
+    compressor: str
+    rounds: int
+    local_steps: int
+    clients: list[str]
+    loss_before: Losses
+    loss_after: Losses
+    bytes_up_per_client: dict[str, int]
+    bytes_down_per_client: dict[str, int]
+    bytes_total_per_client: dict[str, int]
+    ratio_fedavg_full_bf16: float | None
+    ratio_fedavg_full_bf16_up: float | None
+    ratio_fedavg_full_bf16_down: float | None
+    ratio_allreduce_bf16: float | None
+    ratio_distro_report: float | None
+    seconds: float
+    parameters: int
+    trainable_parameters: int
+    learning_rate: float
+    seed: int
+    history: list[RoundRecord]
+    model_path: str | None
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    settings: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts and lists, without NaN or infinity."""
+        return {key: finite_or_null(value) for key, value in asdict(self).items()}
+
+    def write_json(self, path: Path) -> None:
+        """Write ``report.json`` as a whole or not at all."""
+        text = json.dumps(self.to_dict(), indent=2, allow_nan=False, ensure_ascii=False)
+        write_atomically(path, (text + "\n").encode())
+
+    def mean_bytes(self) -> tuple[float, float]:
+        """Bytes up and bytes down of the mean client over the whole run."""
+        return _mean(self.bytes_up_per_client), _mean(self.bytes_down_per_client)
+
+
+def build_report(
+    *,
+    name: str,
+    mode: str,
+    compressor: str,
+    local_steps: int,
+    clients: Sequence[str],
+    ledger: TrafficLedger,
+    history: Sequence[RoundRecord],
+    loss_before: Mapping[str, float | None],
+    loss_after: Mapping[str, float | None],
+    parameters: int,
+    trainable_parameters: int,
+    learning_rate: float,
+    seed: int,
+    seconds: float,
+    model_path: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> RunReport:
+    """Put the report of a run together.
+
+    Parameters
+    ----------
+    name, mode, compressor : str
+        As in the settings of the run.
+    local_steps : int
+        Optimizer steps of one client per round.
+    clients : sequence of str
+        All members of the run, also one that never answered.
+    ledger : TrafficLedger
+        Measured bytes, including those before the first round (round 0).
+    history : sequence of RoundRecord
+        One record a round, in order; its bytes are replaced by those of the ledger.
+    loss_before, loss_after : mapping of str to (float or None)
+        Held-out loss by client, nats per trained token.
+    parameters : int
+        Parameters of the whole base model, tied weights once: the P of the references.
+    trainable_parameters : int
+        Values that this run trains.
+    learning_rate : float
+        Of the local optimizer.
+    seed : int
+        Of the run.
+    seconds : float
+        Wall time of the run.
+    model_path : str, optional
+        Folder of the result.
+    settings : mapping, optional
+        The run's settings, flat.
+
+    Raises
+    ------
+    SettingsError
+        If ``clients`` is empty.
+    """
+    names = list(dict.fromkeys([*clients, *ledger.clients()]))
+    up = dict.fromkeys(names, 0) | ledger.per_client("up")
+    down = dict.fromkeys(names, 0) | ledger.per_client("down")
+    run = {
+        "parameters": parameters,
+        "clients": len(names),
+        "rounds": sum(not record.skipped for record in history),
+        "local_steps": local_steps,
+    }
+    r1, r2, r3 = fedavg_full_bf16(**run), allreduce_bf16(**run), distro_report(**run)
+    mean_up, mean_down = _mean(up), _mean(down)
+    return RunReport(
+        name=name,
+        mode=mode,
+        compressor=compressor,
+        rounds=len(history),
+        local_steps=local_steps,
+        clients=names,
+        loss_before=Losses.of(loss_before),
+        loss_after=Losses.of(loss_after),
+        bytes_up_per_client=up,
+        bytes_down_per_client=down,
+        bytes_total_per_client={client: up[client] + down[client] for client in names},
+        ratio_fedavg_full_bf16=ratio(r1.total, mean_up + mean_down),
+        ratio_fedavg_full_bf16_up=ratio(r1.sent, mean_up),
+        ratio_fedavg_full_bf16_down=ratio(r1.received, mean_down),
+        ratio_allreduce_bf16=ratio(r2.total, mean_up + mean_down),
+        ratio_distro_report=ratio(r3.total, mean_up + mean_down),
+        seconds=seconds,
+        parameters=parameters,
+        trainable_parameters=trainable_parameters,
+        learning_rate=learning_rate,
+        seed=seed,
+        history=_with_cumulative_bytes(history, ledger, len(names)),
+        model_path=model_path,
+        machine=describe_machine(),
+        versions=installed_versions(),
+        settings=dict(settings or {}),
+    )
+
+
+def read_report(path: Path) -> RunReport:
+    """Read a ``report.json``.
+
+    Raises
+    ------
+    DistroFedError
+        If the file is missing, is not JSON, or lacks a key.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DistroFedError(f"{path} does not exist; a run writes it when it ends") from error
+    except ValueError as error:
+        raise DistroFedError(f"{path} is not a report: {error}") from error
+    try:
+        known = {item.name: data[item.name] for item in fields(RunReport)}
+        history = [
+            RoundRecord(
+                **{
+                    **record,
+                    "held_out_loss": Losses(**record["held_out_loss"]),
+                    "left_out": [LeftOut(**left) for left in record["left_out"]],
+                }
+            )
+            for record in data["history"]
+        ]
+        losses = {key: Losses(**data[key]) for key in ("loss_before", "loss_after")}
+    except (KeyError, TypeError) as error:
+        raise DistroFedError(f"{path} is not a report of this release: {error}") from error
+    return RunReport(**{**known, **losses, "history": history})
+
+
+def reference_rows(report: RunReport) -> list[tuple[str, str, float | None]]:
+    """Name, definition and ratio of R1, R2 and R3, for tables."""
+    ratios = (report.ratio_fedavg_full_bf16, report.ratio_allreduce_bf16, report.ratio_distro_report)
+    return [(*reference, ratio) for reference, ratio in zip(REFERENCES, ratios, strict=True)]
+
+
+def _with_cumulative_bytes(history: Sequence[RoundRecord], ledger: TrafficLedger, clients: int) -> list[RoundRecord]:
+    up, down = ledger.per_round("up"), ledger.per_round("down")
+    return [
+        replace(
+            record,
+            bytes_up=sum(size for number, size in up.items() if number <= record.round) / clients,
+            bytes_down=sum(size for number, size in down.items() if number <= record.round) / clients,
+        )
+        for record in history
+    ]
+
+
+def _mean(values: Mapping[str, int]) -> float:
+    return sum(values.values()) / len(values) if values else 0.0

@@ -1,0 +1,284 @@
+"""The settings of a run, read from Flower's flat ``run_config``.
+
+Keys are kebab-case; each belongs to one frozen dataclass below, whose field of the same name (in
+snake_case) documents it. ``0`` or ``"auto"`` means "the preset of this mode", so that switching
+``mode`` or ``compressor`` alone gives a sensible run. ``peft.*`` keys go to the PEFT configuration under
+their own names; ``app.*`` keys are the app's own and are not looked at.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from distro_fed.errors import SettingsError
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What is fine-tuned."""
+
+    #: hub id, folder, or ``packaged:smollm2-135m``
+    base_model: str = "packaged:smollm2-135m"
+    #: ``lora`` (an adapter through peft) or ``full`` (every weight)
+    mode: str = "lora"
+    #: dtype the base model is loaded in: ``float32``, ``bfloat16`` or ``float16``
+    dtype: str = "float32"
+    #: allow the hub to be asked for a model or data set that is not on this machine
+    allow_download: bool = False
+    #: fields of the PEFT configuration, from keys ``peft.*``; ``type`` names the method (default LORA)
+    peft: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSettings:
+    """Where an organisation's text lies. ``node_config`` of the organisation itself wins over these."""
+
+    #: folder with one subfolder for each organisation (simulation: partition i takes the i-th in sorted order)
+    data_folder: str = ""
+    #: longest sequence in tokens; longer examples are truncated
+    max_length: int = 256
+    #: use at most so many training examples; 0: all
+    max_train_examples: int = 0
+    #: use at most so many held-out examples for an evaluation; 0: all
+    max_test_examples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSettings:
+    """Local training; names follow transformers' ``TrainingArguments``."""
+
+    #: optimizer steps of a client in a round (H)
+    local_steps: int = 10
+    per_device_train_batch_size: int = 4
+    gradient_accumulation_steps: int = 1
+    #: peak learning rate; 0: the preset of mode and compressor
+    learning_rate: float = 0.0
+    #: over the whole run: ``constant``, ``linear`` or ``cosine`` decay
+    lr_scheduler_type: str = "linear"
+    #: optimizer steps of linear warm-up at the start of the run
+    warmup_steps: int = 0
+    weight_decay: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    #: gradients are clipped to this norm; 0: not clipped
+    max_grad_norm: float = 1.0
+    #: autocast to bfloat16
+    bf16: bool = False
+    gradient_checkpointing: bool = False
+    #: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``
+    device: str = "auto"
+    #: CPU threads of one client process; 0: torch's own choice
+    threads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionSettings:
+    """How updates are compressed, up and down."""
+
+    #: ``auto``, ``dct-topk``, ``topk``, ``quantized``, ``subspace`` or ``dense``
+    compressor: str = "auto"
+    #: share of coefficients that ``topk`` and ``dct-topk`` send, 0 < density <= 1; 0: preset
+    density: float = 0.0
+    #: bits a value in ``quantized`` and ``subspace``, 1 to 8; 0: preset
+    bits: int = 0
+    #: rank of the basis in ``subspace``; 0: preset
+    rank: int = 0
+    #: number format of ``dense``: ``float32``, ``bfloat16`` or ``float16``
+    dense_dtype: str = "float32"
+    #: keep at the client what was not sent and add it to the next update
+    error_feedback: bool = False
+    #: the same for the server's aggregated update
+    server_residual: bool = False
+    #: density of the aggregated update; 0: as the uplink
+    downlink_density: float = 0.0
+    #: bits of the aggregated update; 0: as the uplink
+    downlink_bits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FederationSettings:
+    """Who takes part; words of Flower's FedAvg where it has them."""
+
+    num_server_rounds: int = 10
+    fraction_train: float = 1.0
+    min_train_nodes: int = 2
+    min_available_nodes: int = 2
+    #: share of the sampled nodes whose valid replies a round needs; below, the round is skipped
+    quorum: float = 0.5
+    #: seconds until a round is closed without those that have not answered
+    round_timeout: float = 3600.0
+    #: seconds to wait for ``min_available_nodes`` at the start
+    start_timeout: float = 300.0
+    #: metric that weighs a client's update; empty: every client counts the same
+    weighted_by: str = "num-examples"
+    #: every so many rounds clients evaluate the replica they are about to train; 0: only first and last
+    evaluate_every: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """All settings of one run."""
+
+    #: name of the run, also of its folder
+    run_name: str = "run"
+    #: folder for report, events and model; empty: ``runs/<run_name>``
+    run_dir: str = ""
+    seed: int = 0
+    #: a client's folder for replica and residual; empty: nothing is kept (stateless)
+    state_dir: str = ""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    compression: CompressionSettings = field(default_factory=CompressionSettings)
+    federation: FederationSettings = field(default_factory=FederationSettings)
+
+    @classmethod
+    def from_run_config(cls, run_config: Mapping[str, Any]) -> RunSettings:
+        """Read, check and complete the settings.
+
+        Raises
+        ------
+        SettingsError
+            A key is unknown (the message offers the nearest one), a value has the wrong type, or is out
+            of range.
+        """
+        values: dict[type, dict[str, Any]] = {group: {} for group in (*_GROUPS.values(), cls)}
+        peft: dict[str, Value] = {}
+        for key, value in run_config.items():
+            if key.startswith("app."):
+                continue
+            if key.startswith("peft."):
+                peft[key.removeprefix("peft.").replace("-", "_")] = value
+                continue
+            if key not in _OWNERS:
+                near = difflib.get_close_matches(key, _OWNERS, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(sorted(_OWNERS))}"
+                raise SettingsError(f"unknown setting {key!r}{hint} (an app's own keys start with 'app.')")
+            owner, name, default = _OWNERS[key]
+            values[owner][name] = _typed(key, value, default)
+        values[ModelSettings]["peft"] = peft
+        groups = {name: group(**values[group]) for name, group in _GROUPS.items()}
+        settings = cls(**values[cls], **groups)
+        _check(settings)
+        return _complete(settings)
+
+    def flat(self) -> dict[str, Value]:
+        """Back to one flat dict with kebab-case keys, presets filled in."""
+        out: dict[str, Value] = {}
+        for part in (self, *(getattr(self, name) for name in _GROUPS)):
+            for item in fields(part):
+                if item.name not in _GROUPS and item.name != "peft":
+                    out[item.name.replace("_", "-")] = getattr(part, item.name)
+        out.update({f"peft.{name.replace('_', '-')}": value for name, value in self.model.peft.items()})
+        return out
+
+
+_GROUPS: dict[str, type] = {
+    "model": ModelSettings,
+    "data": DataSettings,
+    "training": TrainingSettings,
+    "compression": CompressionSettings,
+    "federation": FederationSettings,
+}
+_OWNERS: dict[str, tuple[type, str, Any]] = {
+    item.name.replace("_", "-"): (group, item.name, item.default)
+    for group in (RunSettings, *_GROUPS.values())
+    for item in fields(group)
+    if item.name not in _GROUPS and item.name != "peft"
+}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "mode": ("lora", "full"),
+    "dtype": ("float32", "bfloat16", "float16"),
+    "dense-dtype": ("float32", "bfloat16", "float16"),
+    "compressor": ("auto", "dct-topk", "topk", "quantized", "subspace", "dense"),
+    "lr-scheduler-type": ("constant", "linear", "cosine"),
+}
+_AT_LEAST: dict[str, float] = {
+    "seed": 0, "max-length": 2, "max-train-examples": 0, "max-test-examples": 0, "local-steps": 1,
+    "per-device-train-batch-size": 1, "gradient-accumulation-steps": 1, "learning-rate": 0, "warmup-steps": 0,
+    "weight-decay": 0, "max-grad-norm": 0, "threads": 0, "density": 0, "bits": 0, "rank": 0, "downlink-density": 0,
+    "downlink-bits": 0, "num-server-rounds": 1, "fraction-train": 0, "min-train-nodes": 1, "min-available-nodes": 1,
+    "quorum": 0, "round-timeout": 0, "start-timeout": 0, "evaluate-every": 0, "adam-beta1": 0, "adam-beta2": 0,
+}  # fmt: skip
+_AT_MOST: dict[str, float] = {
+    "bits": 8, "downlink-bits": 8, "density": 1, "downlink-density": 1, "fraction-train": 1, "quorum": 1,
+    "seed": 2**63 - 1, "adam-beta1": 1, "adam-beta2": 1,
+}  # fmt: skip
+
+#: compressor, its parameters and learning rate for each mode, where the run leaves them open; measured
+#: with ``distro-fed demo`` (four organisations, SmolLM2-135M), see docs/how-it-works.md
+_DEFAULT_COMPRESSOR = {"lora": "quantized", "full": "subspace"}
+_PRESETS: dict[str, dict[str, Any]] = {
+    "quantized": {"bits": 1},
+    "subspace": {"bits": 1, "rank": 1},
+    "topk": {"density": 1 / 64},
+    "dct-topk": {"density": 1 / 512},
+    "dense": {},
+}
+_LEARNING_RATES = {"lora": 2e-3, "full": 1e-4, "subspace": 2e-2}
+
+
+def _typed(key: str, value: Any, default: Any) -> Any:
+    wanted = type(default)
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not wanted:
+        raise SettingsError(f"setting {key} = {value!r} is a {type(value).__name__}; a {wanted.__name__} is needed")
+    return value
+
+
+def _check(settings: RunSettings) -> None:
+    for key, value in settings.flat().items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingsError(f"setting {key} = {value} is not a finite number")
+        if key in _CHOICES and value not in _CHOICES[key]:
+            raise SettingsError(f"setting {key} = {value!r}; choose one of {', '.join(_CHOICES[key])}")
+        if key in _AT_LEAST and float(value) < _AT_LEAST[key]:
+            raise SettingsError(f"setting {key} = {value!r}; it must be at least {_AT_LEAST[key]:g}")
+        if key in _AT_MOST and float(value) > _AT_MOST[key]:
+            raise SettingsError(f"setting {key} = {value!r}; it must be at most {_AT_MOST[key]:g}")
+    compression, mode = settings.compression, settings.model.mode
+    if compression.compressor == "subspace" and mode != "full":
+        raise SettingsError(
+            "compressor = 'subspace' trains inside the weight matrices of the base model; it needs mode = 'full' "
+            "(for mode = 'lora' use 'quantized', 'topk', 'dct-topk' or 'dense')"
+        )
+    if compression.error_feedback and _compressor_name(settings) == "subspace":
+        raise SettingsError(
+            "error-feedback = true with compressor = 'subspace': its basis changes every round, so what one round "
+            "did not send has no place in the next; set error-feedback = false or choose another compressor"
+        )
+    if compression.server_residual and _compressor_name(settings) == "subspace":
+        raise SettingsError(
+            "server-residual = true with compressor = 'subspace': its basis changes every round; set it to false, "
+            "and downlink-bits = 2 or more if the aggregated update should lose less"
+        )
+
+
+def _compressor_name(settings: RunSettings) -> str:
+    name = settings.compression.compressor
+    return _DEFAULT_COMPRESSOR[settings.model.mode] if name == "auto" else name
+
+
+def _complete(settings: RunSettings) -> RunSettings:
+    compression = replace(settings.compression, compressor=_compressor_name(settings))
+    name = compression.compressor
+    for key, preset in _PRESETS[name].items():
+        if not getattr(compression, key):
+            compression = replace(compression, **{key: preset})
+    compression = replace(
+        compression,
+        downlink_density=compression.downlink_density or compression.density,
+        downlink_bits=compression.downlink_bits or compression.bits,
+    )
+    training = settings.training
+    if not training.learning_rate:
+        family = "subspace" if name == "subspace" else settings.model.mode
+        training = replace(training, learning_rate=_LEARNING_RATES[family])
+    return replace(settings, compression=compression, training=training)

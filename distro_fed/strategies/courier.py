@@ -1,0 +1,139 @@
+"""Sends each node what it lacks, streams the replies back, and counts every byte of both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from flwr.app import ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from distro_fed.errors import UpdateError
+from distro_fed.replica import Replica
+from distro_fed.reporting.ledger import Direction, TrafficLedger
+from distro_fed.reporting.ledger import Kind as TrafficKind
+from distro_fed.strategies.downlink import Downlink
+from distro_fed.strategies.exchange import Exchange
+from distro_fed.strategies.intake import explain_facts
+from distro_fed.strategies.members import Members
+from distro_fed.transport.flower_compat import message_bytes
+from distro_fed.transport.records import Reply, Request, Status, read_reply, request_records
+
+log = logging.getLogger("flwr")
+
+
+class Courier:
+    """One for a run.
+
+    Parameters
+    ----------
+    replica : Replica
+        What requests refer to.
+    members : Members
+        Updated with the names and versions that replies tell.
+    ledger : TrafficLedger
+        Every message is recorded, also one that is lost or refused.
+    rounds : int
+        Rounds of the run.
+    """
+
+    def __init__(self, replica: Replica, members: Members, ledger: TrafficLedger, rounds: int) -> None:
+        self.downlink = Downlink(replica)
+        self._replica, self._members, self._ledger, self._rounds = replica, members, ledger, rounds
+        self._unnamed: dict[int, list[tuple[int, Direction, TrafficKind, int]]] = {}
+        self._caught_up: set[int] = set()
+        self._sent: dict[int, Message] = {}
+
+    def messages(
+        self, nodes: Sequence[int], message_type: str, round_: int, config: ConfigRecord, *, evaluate: bool
+    ) -> list[Message]:
+        """One message a node; nodes with the same gap share the frames."""
+        messages = [self._message(node_id, message_type, round_, config, evaluate=evaluate) for node_id in nodes]
+        self.downlink.release()
+        return messages
+
+    def exchange(self, grid: Grid, messages: Sequence[Message], timeout: float, round_: int) -> Iterator[Message]:
+        """Push messages and yield the replies, one at a time.
+
+        A node that answers that it lacks versions is sent them, once, and its second answer is the one
+        that counts.
+        """
+        exchange = Exchange(grid, timeout)
+        self._caught_up.clear()
+        self._sent = {message.metadata.dst_node_id: message for message in messages}
+        for node_id in exchange.push(messages):
+            log.warning("round %d: %s could not be reached", round_, self._members.name(node_id))
+
+        def keep(message: Message) -> bool:
+            behind = self._account(message, round_)
+            if behind is None or message.metadata.src_node_id in self._caught_up:
+                return True
+            again = self._catch_up(message.metadata.src_node_id, behind, round_)
+            return bool(exchange.push([again]))  # could not be reached: the caller gets this reply
+
+        yield from exchange.replies(keep)
+        for node_id in exchange.unanswered:
+            log.warning("round %d: no answer from %s in %g s", round_, self._members.name(node_id), timeout)
+        self._sent = {}
+
+    def settle_traffic(self) -> None:
+        """Record the bytes of nodes that never told a name under a stand-in."""
+        for node_id in list(self._unnamed):
+            self._flush(node_id)
+
+    def _message(
+        self, node_id: int, message_type: str, round_: int, config: ConfigRecord, *, evaluate: bool
+    ) -> Message:
+        frames, is_keyframe = self.downlink.lacking(self._members.version(node_id), round_)
+        request = Request(
+            round_, self._rounds, self._replica.version, self._replica.chain, self._replica.agreement.run, evaluate
+        )
+        content = request_records(request, frames, config)
+        message = Message(content, node_id, message_type, group_id=str(round_))
+        kind: TrafficKind = "keyframe" if is_keyframe else "evaluation" if message_type == "evaluate" else "update"
+        self._record(node_id, round_, "down", kind, message_bytes(message))
+        return message
+
+    def _account(self, message: Message, round_: int) -> Reply | None:
+        """Count a reply and learn from it; returns it if the node is behind."""
+        node_id = message.metadata.src_node_id
+        kind: TrafficKind = "evaluation" if message.metadata.message_type == "evaluate" else "update"
+        reply = None
+        if not message.has_error():
+            try:
+                reply = read_reply(message, with_update=False)
+            except UpdateError:
+                reply = None  # the one who takes the reply in will say what is wrong with it
+        if reply is not None:
+            self._members.learn_name(node_id, reply.name)
+            self._flush(node_id)
+            if reply.status is not Status.FAILED:
+                self._members.versions[node_id] = reply.version
+            if reply.facts:
+                log.warning("%s: %s", reply.name, explain_facts(self._replica.agreement, reply.facts))
+        self._record(node_id, round_, "up", kind, message_bytes(message))
+        return reply if reply is not None and reply.status is Status.BEHIND else None
+
+    def _catch_up(self, node_id: int, reply: Reply, round_: int) -> Message:
+        self._caught_up.add(node_id)
+        log.info("%s holds version %d and is sent what it lacks", reply.name, reply.version)
+        first = self._sent[node_id]
+        config = first.content.config_records["config"]
+        return self._message(
+            node_id, first.metadata.message_type, round_, config, evaluate=bool(config["evaluate"])
+        )
+
+    def _record(self, node_id: int, round_: int, direction: Direction, kind: TrafficKind, size: int) -> None:
+        if node_id in self._members.names:
+            self._ledger.record(
+                round=round_, client=self._members.name(node_id), direction=direction, kind=kind, size=size
+            )
+        else:
+            self._unnamed.setdefault(node_id, []).append((round_, direction, kind, size))
+
+    def _flush(self, node_id: int) -> None:
+        for round_, direction, kind, size in self._unnamed.pop(node_id, []):
+            self._ledger.record(
+                round=round_, client=self._members.name(node_id), direction=direction, kind=kind, size=size
+            )
+

@@ -1,0 +1,323 @@
+"""The server's strategy: compressed updates in, one compressed aggregated update out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from distro_fed.agreement import Agreement
+from distro_fed.compression import make_compressor
+from distro_fed.compression.base import Compressor
+from distro_fed.errors import FederationError, SettingsError
+from distro_fed.replica import Replica
+from distro_fed.reporting.events import EventWriter
+from distro_fed.reporting.ledger import TrafficLedger
+from distro_fed.strategies.courier import Courier
+from distro_fed.strategies.initial import InitialModel, initial_values, replica_arrays
+from distro_fed.strategies.intake import Refused, parse
+from distro_fed.strategies.members import Members
+from distro_fed.strategies.metrics import MetricsAggregation, metrics_content, weighted_mean
+from distro_fed.strategies.progress import Progress
+from distro_fed.strategies.sampling import sample, wait_for_nodes
+from distro_fed.strategies.training_round import TrainingRound
+from distro_fed.update import Kind
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("flwr")
+
+
+class DistroStrategy(Strategy):
+    """Stateless aggregation of compressed updates.
+
+    Every round is a pure function of the replies of that round: the weighted mean of the updates, taken in
+    an order that does not depend on arrival, is compressed once more and applied to the server's replica;
+    members get that same compressed update and so stay equal to it. The server keeps no optimizer state.
+
+    What happens on failure: a reply that is an error, late, of another run, layout or version, not finite
+    or without examples is left out with a warning that names the node and the reason. With fewer valid
+    replies than the quorum the round is skipped and the model is unchanged. A node that lacks versions is
+    sent what it lacks within the round. Too few nodes at the start end the run with
+    :class:`~distro_fed.errors.NotEnoughNodes`.
+
+    Parameters
+    ----------
+    fraction_train, fraction_evaluate : float
+        Share of the nodes that train in a round, and that evaluate the final model.
+    min_train_nodes, min_evaluate_nodes, min_available_nodes : int
+        As in Flower's FedAvg.
+    weighted_by_key : str or None
+        Metric of the reply that weighs an update; None or empty: every member counts the same.
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
+        As in FedAvg: ``(list of RecordDict, weighted_by_key) -> MetricRecord``.
+    compressor : Compressor or str
+        Codes the members' updates.
+    downlink_compressor : Compressor, optional
+        Codes the aggregated update; by default as ``compressor``. Must be of the same class.
+    seed : int
+        Public randomness of the run (bases, stochastic rounding, sampling of nodes).
+    base_digest : str
+        Identity of the frozen base model.
+    quorum : float
+        Share of the sampled nodes whose valid replies a round needs.
+    round_timeout, start_timeout : float
+        Seconds until a round is closed, and until the run gives up waiting for nodes.
+    server_residual : bool
+        Keep what the compression of the aggregated update lost and add it in the next round. The only
+        state besides the model; off by default.
+    evaluate_every : int
+        Members evaluate the replica before they train it in every so many rounds, without an exchange of
+        its own; 0: only in the first round.
+    events : EventWriter, optional
+        Where others follow the run.
+
+    References
+    ----------
+    A. Peng et al., "A Preliminary Report on DisTrO", 2024; M. Douillard et al., "DiLoCo", arXiv 2311.08105.
+    """
+
+    def __init__(
+        self,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
+        min_available_nodes: int = 2,
+        weighted_by_key: str | None = "num-examples",
+        train_metrics_aggr_fn: MetricsAggregation | None = None,
+        evaluate_metrics_aggr_fn: MetricsAggregation | None = None,
+        *,
+        compressor: Compressor | str = "quantized",
+        downlink_compressor: Compressor | None = None,
+        seed: int = 0,
+        base_digest: str = "",
+        quorum: float = 0.5,
+        round_timeout: float = 3600.0,
+        start_timeout: float = 300.0,
+        server_residual: bool = False,
+        evaluate_every: int = 1,
+        events: EventWriter | None = None,
+    ) -> None:
+        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
+        self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
+        self.min_available_nodes = min_available_nodes
+        self.weighted_by_key = weighted_by_key or None
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or weighted_mean
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or weighted_mean
+        self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
+        self.downlink_compressor = downlink_compressor or self.compressor
+        if type(self.downlink_compressor) is not type(self.compressor):
+            raise SettingsError(
+                f"downlink compressor {self.downlink_compressor.describe()!r} and uplink compressor "
+                f"{self.compressor.describe()!r} are of different kinds; both must work in the same space"
+            )
+        if server_residual and not self.compressor.keeps_space:
+            raise SettingsError(
+                f"server_residual = True with compressor {self.compressor.name!r}, whose space changes every round"
+            )
+        self.seed, self.base_digest = seed, base_digest
+        self.quorum, self.round_timeout, self.start_timeout = quorum, round_timeout, start_timeout
+        self.server_residual, self.evaluate_every = server_residual, evaluate_every
+        self.events = events
+        self.ledger, self.members = TrafficLedger(), Members()
+        self._state: _RunState | None = None
+
+    @property
+    def replica(self) -> Replica:
+        """The server's replica.
+
+        Raises
+        ------
+        FederationError
+            Before :meth:`start` or :meth:`prepare`.
+        """
+        return self._run_state.replica
+
+    @property
+    def progress(self) -> Progress:
+        """History of the run so far."""
+        return self._run_state.progress
+
+    @property
+    def courier(self) -> Courier:
+        """Traffic of the run so far."""
+        return self._run_state.courier
+
+    def summary(self) -> None:
+        """Log the configuration."""
+        log.info("\t├──> Compression: up %s | down %s", self.compressor.describe(), self.downlink_compressor.describe())
+        log.info("\t├──> Fraction of nodes: train %.2f | evaluate %.2f", self.fraction_train, self.fraction_evaluate)
+        log.info("\t└──> Quorum %.2f, round timeout %g s", self.quorum, self.round_timeout)
+
+    def prepare(self, initial: ArrayRecord | InitialModel, run_id: int, num_rounds: int) -> Replica:
+        """Agree on layout and initial values; :meth:`start` calls it."""
+        layout, values = initial_values(initial)
+        agreement = Agreement(layout, self.compressor, self.downlink_compressor, self.seed, self.base_digest, run_id)
+        replica = Replica.initial(agreement, values)
+        courier = Courier(replica, self.members, self.ledger, num_rounds)
+        self._state = _RunState(replica, courier, Progress(self.ledger, num_rounds, self.events))
+        return replica
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | InitialModel,
+        num_rounds: int = 3,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the federation.
+
+        As ``Strategy.start`` of Flower; ``initial_arrays`` may also be a
+        :class:`~distro_fed.model.trainable.Trainable` (any dtype, bfloat16 too). ``timeout`` overrides
+        ``round_timeout``. Federated evaluation rides on the training messages and is asked for by itself
+        only after the last round.
+
+        Raises
+        ------
+        NotEnoughNodes
+            Too few nodes within ``start_timeout``.
+        """
+        timeout = self.round_timeout if timeout is None else timeout
+        replica = self.prepare(initial_arrays, grid.run.run_id, num_rounds)
+        del initial_arrays
+        train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        result, nothing = Result(), ArrayRecord()
+        log.info("Starting %s: %r, %d rounds", type(self).__name__, replica.agreement.layout, num_rounds)
+        self.summary()
+        if evaluate_fn and (metrics := evaluate_fn(0, replica_arrays(replica))) is not None:
+            result.evaluate_metrics_serverapp[0] = metrics
+        for round_ in range(1, num_rounds + 1):
+            messages = list(self.configure_train(round_, nothing, train_config, grid))
+            replies = self.courier.exchange(grid, messages, timeout, round_)
+            del messages
+            _, metrics = self.aggregate_train(round_, replies)
+            if metrics is not None:
+                result.train_metrics_clientapp[round_] = metrics
+            if evaluate_fn and (metrics := evaluate_fn(round_, replica_arrays(replica))) is not None:
+                result.evaluate_metrics_serverapp[round_] = metrics
+        messages = list(self.configure_evaluate(num_rounds, nothing, evaluate_config, grid))
+        metrics = self.aggregate_evaluate(num_rounds, self.courier.exchange(grid, messages, timeout, num_rounds))
+        if metrics is not None:
+            result.evaluate_metrics_clientapp[num_rounds] = metrics
+        self.courier.settle_traffic()
+        result.arrays = replica_arrays(replica)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages for the sampled nodes, each with the updates that this node lacks; ``arrays`` is not used."""
+        del arrays
+        state = self._run_state
+        state.round = None
+        if self.fraction_train == 0.0:
+            return []
+        nodes = self._nodes(grid, max(self.min_available_nodes, self.min_train_nodes))
+        cohort = sample(nodes, self.fraction_train, self.min_train_nodes, self.seed, server_round)
+        state.round = TrainingRound(
+            server_round, cohort, state.replica, self.members, self.weighted_by_key, self.quorum
+        )
+        state.progress.round_started(server_round, [self.members.name(node_id) for node_id in cohort])
+        evaluate = server_round == 1 or (self.evaluate_every > 0 and (server_round - 1) % self.evaluate_every == 0)
+        return state.courier.messages(cohort, MessageType.TRAIN, server_round, config, evaluate=evaluate)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Take in replies one by one and advance the replica.
+
+        Returns
+        -------
+        tuple of None and MetricRecord or None
+            No arrays: the model is :attr:`replica`. No metrics if no reply was valid.
+        """
+        state = self._run_state
+        if state.round is None or state.round.number != server_round:
+            return None, None
+        current, state.round = state.round, None
+        for message in replies:
+            name, outcome = current.take(message)
+            metrics = outcome.reply.metrics if outcome.reply else {}
+            state.progress.reply(server_round, name, getattr(outcome, "reason", ""), metrics)
+            del message, outcome
+        mean = current.close()
+        contents = [metrics_content(current.metrics[name]) for name in sorted(current.metrics)]
+        aggregated = self.train_metrics_aggr_fn(contents, self.weighted_by_key or "") if contents else None
+        if mean is not None:
+            self._advance(server_round, mean)
+        loss = aggregated.get("train-loss") if aggregated else None
+        state.progress.round_finished(
+            server_round, float(loss) if isinstance(loss, float | int) else None, current.left_out, skipped=mean is None
+        )
+        return None, aggregated
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages that bring nodes up to date and ask them to evaluate; ``arrays`` is not used."""
+        del arrays
+        if self.fraction_evaluate == 0.0:
+            return []
+        nodes = self._nodes(grid, self.min_evaluate_nodes)
+        cohort = sample(nodes, self.fraction_evaluate, self.min_evaluate_nodes, self.seed, server_round)
+        return self.courier.messages(cohort, MessageType.EVALUATE, server_round, config, evaluate=True)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Mean of the members' metrics; what they measured is in :attr:`progress`."""
+        metrics: dict[str, dict[str, float]] = {}
+        for message in replies:
+            reply = parse(message)
+            name = self.members.name(message.metadata.src_node_id)
+            if isinstance(reply, Refused):
+                log.warning("evaluation after round %d: %s is left out: %s", server_round, name, reply.reason)
+                continue
+            metrics[name] = reply.metrics
+            if "held-out-loss" in reply.metrics:
+                self.progress.evaluation(server_round, name, reply.metrics["held-out-loss"])
+        contents = [metrics_content(metrics[name]) for name in sorted(metrics)]
+        return self.evaluate_metrics_aggr_fn(contents, "held-out-tokens") if contents else None
+
+    @property
+    def _run_state(self) -> _RunState:
+        if self._state is None:
+            raise FederationError("the strategy has no model yet: call start() or prepare() first")
+        return self._state
+
+    def _nodes(self, grid: Grid, needed: int) -> list[int]:
+        """All nodes in an order that a seed can be applied to: by name where it is known."""
+        nodes = wait_for_nodes(grid, needed, self.start_timeout)
+        return sorted(nodes, key=lambda node_id: (self.members.names.get(node_id, ""), node_id))
+
+    def _advance(self, round_: int, mean: torch.Tensor) -> None:
+        """Compress the mean once more and apply it, as every member will."""
+        state = self._run_state
+        agreement = state.replica.agreement
+        if state.residual is not None:
+            mean.add_(state.residual)
+        body = agreement.downlink.encode(mean, agreement.space, seed=agreement.seed * 1_000_003 + round_)
+        update = agreement.frame(Kind.AGGREGATE, round_, state.replica.version, state.replica.chain, body)
+        if self.server_residual:
+            agreement.downlink.decode(body, agreement.space).add_to(mean, -1.0)
+            state.residual = mean
+            state.replica.apply(update)
+        else:
+            state.replica.apply(update, scratch=mean)
+        state.courier.downlink.advanced(update)
+
+
+class _RunState:
+    """What one run needs, made by :meth:`DistroStrategy.prepare`."""
+
+    def __init__(self, replica: Replica, courier: Courier, progress: Progress) -> None:
+        self.replica, self.courier, self.progress = replica, courier, progress
+        self.round: TrainingRound | None = None
+        self.residual: torch.Tensor | None = None

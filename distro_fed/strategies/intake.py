@@ -1,0 +1,86 @@
+"""From a reply to a checked update, or to the reason why it is left out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flwr.app import Message
+
+from distro_fed.agreement import Agreement
+from distro_fed.compression.base import Decoded
+from distro_fed.errors import UpdateError
+from distro_fed.replica import Replica
+from distro_fed.transport.records import Reply, Status, read_reply
+from distro_fed.update import Kind, Update
+
+EXAMPLES = "num-examples"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A reply that does not enter the round."""
+
+    reason: str
+    reply: Reply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A reply whose update is sound and fits this round."""
+
+    reply: Reply
+    update: Update
+    decoded: Decoded
+    weight: float
+
+
+def examine(message: Message, replica: Replica, round_: int, weighted_by: str | None) -> Accepted | Refused:
+    """Check a training reply completely; nothing is changed."""
+    reply = parse(message)
+    if isinstance(reply, Refused):
+        return reply
+    update = reply.update
+    if update is None:
+        return Refused("it holds no update", reply)
+    try:
+        if update.round != round_:
+            raise UpdateError(f"update of round {update.round}, this is round {round_}")
+        decoded = replica.agreement.open(
+            update, kind=Kind.CLIENT, base_version=replica.version, chain=replica.chain
+        )
+    except UpdateError as error:
+        return Refused(f"{error.code}: {error}", reply)
+    examples = reply.metrics.get(EXAMPLES, 0.0)
+    if examples <= 0:
+        return Refused(f"it reports {examples:g} training examples", reply)
+    weight = 1.0 if not weighted_by else reply.metrics.get(weighted_by, math.nan)
+    if not (math.isfinite(weight) and 0 < weight < 1e18):
+        return Refused(f"its weight {weighted_by!r} is {weight}; a positive number is needed", reply)
+    return Accepted(reply, update, decoded, weight)
+
+
+def parse(message: Message) -> Reply | Refused:
+    """Read a reply and sort out errors and failures."""
+    if message.has_error():
+        # Flower's reason may hold a stack trace with data in it; its number and first line are enough here
+        first_line = message.error.reason.strip().splitlines()[:1]
+        return Refused(f"error reply (code {message.error.code}) {''.join(first_line)[:200]}")
+    try:
+        reply = read_reply(message)
+    except UpdateError as error:
+        return Refused(f"{error.code}: {error}")
+    if reply.status is Status.FAILED:
+        return Refused(f"the node reports {reply.code or 'a failure'}", reply)
+    if reply.status is Status.BEHIND:
+        return Refused("it still lacks versions after catching up", reply)
+    return reply
+
+
+def explain_facts(agreement: Agreement, facts: dict[str, str]) -> str:
+    """Which public facts of a run a member sees differently."""
+    mine = agreement.facts()
+    different = [
+        f"{name}: {facts[name]} there, {mine[name]} here" for name in mine if name in facts and facts[name] != mine[name]
+    ]
+    return "; ".join(different)

@@ -1,0 +1,238 @@
+"""Updates and the few facts beside them, to and from Flower records.
+
+Frames travel as ONE ``Array`` with a private stype: Flower carries it unchanged and chunks it, where a
+``ConfigRecord`` is neither chunked nor fast, and one Array a tensor costs about 450 bytes each.
+
+=========  =======================  ====================================================================
+message    record                   content
+=========  =======================  ====================================================================
+request    ``arrays["updates"]``    frames that the node lacks, one after the other; absent if none
+request    ``config``               ``server-round``, ``rounds``, ``version``, ``chain``, ``run``, ``evaluate``, ``train``
+reply      ``arrays["update"]``     one frame of kind CLIENT; absent in an evaluation
+reply      ``metrics``              ``num-examples``, ``train-loss``, ``held-out-loss``, ``seconds``, ...
+reply      ``config``               ``status``, ``name``, ``version`` (kept by the node), ``code``
+=========  =======================  ====================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from distro_fed.errors import UpdateError
+from distro_fed.update import Update, parse_frame, parse_frames
+
+STYPE = "distro_fed.update/1"
+NAME_LIMIT = 64
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+_REQUEST_KEYS = ("server-round", "rounds", "version", "chain", "run", "evaluate")
+
+
+class Status(StrEnum):
+    """What a node says about its reply."""
+
+    #: the reply holds what was asked for
+    OK = "ok"
+    #: the node lacks versions that the request took for granted; it holds ``version``
+    BEHIND = "behind"
+    #: the node could not do it; ``code`` says why, without data
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the server asks of a node.
+
+    Attributes
+    ----------
+    round, rounds : int
+        This round and the number of rounds of the run.
+    version : int
+        Version of the replica to train or evaluate.
+    chain : bytes
+        Its chain digest.
+    run : bytes
+        The server's run digest.
+    evaluate : bool
+        Evaluate the replica on held-out data first.
+    frames : tuple of Update
+        Updates that the node is thought to lack.
+    extra : dict
+        Keys of the caller's own (``train_config`` of the strategy).
+    """
+
+    round: int
+    rounds: int
+    version: int
+    chain: bytes
+    run: bytes
+    evaluate: bool = False
+    frames: tuple[Update, ...] = ()
+    extra: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a node answers.
+
+    Attributes
+    ----------
+    status : Status
+    name : str
+        The organisation's name for itself.
+    version : int
+        Version that the node will still hold at the next message; -1 if it must be sent a keyframe.
+    update : Update or None
+    metrics : dict
+        Numbers only.
+    code : str
+        Why it failed, a word without data.
+    facts : dict
+        The node's :meth:`Agreement.facts`, when the run digests differ.
+    """
+
+    status: Status
+    name: str
+    version: int
+    update: Update | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    code: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+def frames_record(frames: Iterable[bytes]) -> ArrayRecord:
+    """One Array with the frames one after the other."""
+    data = b"".join(frames)
+    return ArrayRecord({"updates": Array("uint8", (len(data),), STYPE, data)} if data else {})
+
+
+def request_records(request: Request, frames: ArrayRecord, extra: ConfigRecord) -> RecordDict:
+    """A request as records; ``frames`` is shared among nodes that lack the same updates.
+
+    ``extra`` holds the caller's own keys for the clients; the keys of the protocol win over them.
+    """
+    config = ConfigRecord(
+        {
+            **extra,
+            "server-round": request.round,
+            "rounds": request.rounds,
+            "version": request.version,
+            "chain": request.chain,
+            "run": request.run,
+            "evaluate": request.evaluate,
+        }
+    )
+    return RecordDict({ARRAYS: frames, CONFIG: config})
+
+
+def read_request(message: Message) -> Request:
+    """Parse a request.
+
+    Raises
+    ------
+    UpdateError
+        If a record or key is missing or a frame is unsound.
+    """
+    content = message.content
+    try:
+        config = content.config_records[CONFIG]
+        frames = _frames(content.array_records[ARRAYS], "updates")
+        return Request(
+            round=_int(config, "server-round"),
+            rounds=_int(config, "rounds"),
+            version=_int(config, "version"),
+            chain=_bytes(config, "chain"),
+            run=_bytes(config, "run"),
+            evaluate=bool(config["evaluate"]),
+            frames=tuple(parse_frames(frames)),
+            extra={key: value for key, value in config.items() if key not in _REQUEST_KEYS},
+        )
+    except KeyError as error:
+        raise UpdateError(
+            f"request lacks {error}; server and client need the same release of distro-fed"
+        ) from None
+
+
+def reply_records(reply: Reply) -> RecordDict:
+    """A reply as records."""
+    config = ConfigRecord({"status": str(reply.status), "name": reply.name[:NAME_LIMIT], "version": reply.version})
+    if reply.code:
+        config["code"] = reply.code
+    if reply.facts:
+        config["facts"] = [f"{name}={value}" for name, value in reply.facts.items()]
+    # a loss that is not finite stays home: the server could only misread it
+    metrics = MetricRecord({key: value for key, value in reply.metrics.items() if math.isfinite(value)})
+    content = RecordDict({CONFIG: config, METRICS: metrics})
+    if reply.update is not None:
+        data = reply.update.to_bytes()
+        content[ARRAYS] = ArrayRecord({"update": Array("uint8", (len(data),), STYPE, data)})
+    return content
+
+
+def read_reply(message: Message, *, with_update: bool = True) -> Reply:
+    """Parse a reply; its frame is checked for soundness, not yet for this run.
+
+    ``with_update = False`` leaves the frame alone, however big it is.
+
+    Raises
+    ------
+    UpdateError
+        If a record or key is missing, of the wrong type, or the frame is unsound.
+    """
+    content = message.content
+    try:
+        config = content.config_records[CONFIG]
+        status = Status(str(config["status"]))
+        metrics = {
+            key: float(value)
+            for key, value in content.metric_records[METRICS].items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
+        facts = config.get("facts", [])
+        there = with_update and ARRAYS in content
+        update = parse_frame(_frames(content.array_records[ARRAYS], "update")) if there else None
+        return Reply(
+            status=status,
+            name=_printable(str(config["name"])),
+            version=_int(config, "version"),
+            update=update,
+            metrics=metrics,
+            code=_printable(str(config.get("code", ""))),
+            facts=dict(str(fact).partition("=")[::2] for fact in facts) if isinstance(facts, list) else {},
+        )
+    except KeyError as error:
+        raise UpdateError(f"reply lacks {error}; the client app must come from distro_fed.clients") from None
+    except ValueError as error:
+        raise UpdateError(f"reply has an unusable value: {error}") from None
+
+
+def _frames(record: ArrayRecord, key: str) -> bytes:
+    array = record.get(key)
+    if array is None:
+        return b""
+    if array.stype != STYPE:
+        raise UpdateError(f"array {key!r} has stype {array.stype!r}, expected {STYPE!r}")
+    return array.data
+
+
+def _int(config: ConfigRecord, key: str) -> int:
+    value = config[key]
+    if not isinstance(value, int):
+        raise UpdateError(f"{key} = {value!r} is not an integer")
+    return value
+
+
+def _bytes(config: ConfigRecord, key: str) -> bytes:
+    value = config[key]
+    if not isinstance(value, bytes):
+        raise UpdateError(f"{key} = {value!r} is not bytes")
+    return value
+
+
+def _printable(text: str) -> str:
+    """Names and codes come from outside and end in logs and pages: printable, one line, bounded."""
+    return "".join(char if char.isprintable() else "?" for char in text[:NAME_LIMIT])
