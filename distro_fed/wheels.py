@@ -80,9 +80,7 @@ def is_intact(wheel: PackagedWheel) -> bool:
         return hashlib.file_digest(stream, "sha256").hexdigest() == wheel.sha256
 
 
-def read_member(
-    file: PackagedFile, *, missing: type[DistroFedError], mismatch: type[DistroFedError]
-) -> bytes:
+def read_member(file: PackagedFile, *, missing: type[DistroFedError], mismatch: type[DistroFedError]) -> bytes:
     """Content of a file inside a wheel, checked by its SHA-256.
 
     Parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,9 @@ from distro_fed.errors import SettingsError
 
 console = Console()
 error_console = Console(stderr=True)
+
+#: what a run's folder holds
+EVENTS_FILE, LOG_FILE, REPORT_FILE, HTML_FILE = "events.jsonl", "flower.log", "report.json", "report.html"
 
 _VERBOSE = "distro_fed.verbose"
 
@@ -29,8 +33,23 @@ def is_verbose(context: click.Context) -> bool:
     return bool(context.meta.get(_VERBOSE))
 
 
+def _use_cache(folder: Path | None) -> Path | None:
+    if folder is not None:
+        os.environ["DISTRO_FED_CACHE"] = str(folder.expanduser().resolve())  # also for the processes of a run
+    return folder
+
+
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", help="Show logs, and tracebacks of errors.", callback=_note_verbose)
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of wheels and models (default: DISTRO_FED_CACHE, or the user's cache).", callback=_use_cache
+    ),
+]
+RunConfigOption = Annotated[
+    list[str] | None, typer.Option("--run-config", "-c", help="Settings of the app: 'key=value key2=value2'.")
 ]
 RunsDirOption = Annotated[Path, typer.Option("--runs-dir", help="Folder of all runs.")]
 

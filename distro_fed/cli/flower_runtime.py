@@ -49,7 +49,7 @@ class LocalSuperLink:
     Parameters
     ----------
     environment : dict, optional
-        More variables for all processes; they win over :data:`ENVIRONMENT` and over this process's own.
+        More variables for all processes. They win over this process's own, and those over :data:`ENVIRONMENT`.
     """
 
     def __init__(self, environment: dict[str, str] | None = None) -> None:
@@ -60,8 +60,8 @@ class LocalSuperLink:
         self.home = Path(tempfile.mkdtemp(prefix="distro-fed-"))
         scripts = str(Path(sys.executable).parent)  # flower-superexec, flwr-simulation, ... are found by name
         self.environment = {
-            **os.environ,
             **ENVIRONMENT,
+            **os.environ,
             **self._extra,
             "FLWR_HOME": str(self.home),
             "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', os.defpath)}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import click
@@ -10,7 +9,12 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
+from distro_fed import __version__
 from distro_fed.cli.common import error_console, is_verbose
+from distro_fed.cli.demo import demo
+from distro_fed.cli.fetch import fetch
+from distro_fed.cli.merge import merge
+from distro_fed.cli.report import report
 from distro_fed.cli.simulate import simulate
 from distro_fed.errors import DistroFedError
 
@@ -39,7 +43,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"distro-fed {version('distro-fed')}")
+        typer.echo(f"distro-fed {__version__}")
         raise typer.Exit
 
 
@@ -52,4 +56,5 @@ def main(
     """Fine-tune one language model together, without sharing text, over ordinary internet links."""
 
 
-app.command()(simulate)
+for command in (demo, fetch, simulate, report, merge):
+    app.command()(command)

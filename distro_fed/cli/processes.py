@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from contextlib import suppress
 
 import psutil  # type: ignore[import-untyped]
 
@@ -45,16 +47,18 @@ class ProcessTree:
             if self.root.poll() is None:
                 getattr(self.root, how)()
             for process in self._seen:
-                _end(process, how)
-            psutil.wait_procs(list(self._seen), timeout=grace)
-            try:
-                self.root.wait(timeout=grace)
-            except subprocess.TimeoutExpired:
-                continue
+                with suppress(psutil.NoSuchProcess):
+                    getattr(process, how)()
+            deadline = time.monotonic() + grace
+            while self.root.poll() is None or any(map(is_alive, self._seen)):
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.05)
 
 
-def _end(process: psutil.Process, how: str) -> None:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs. One that has ended and waits for its parent to notice does not."""
     try:
-        getattr(process, how)()
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
-        return
+        return False

@@ -16,7 +16,7 @@ from distro_fed.errors import SettingsError
 Value = bool | int | float | str
 
 # The same pairs that `flwr run --run-config` takes: a value is quoted, or ends at white space.
-_PAIR = re.compile(r"""\s*([^\s=]+)=("[^"]*"|'[^']*'|\S*)(?=\s|$)""")
+_PAIR = re.compile(r"""\s*([^\s=]+)=("[^"]*"|'[^']*'|[^\s"']\S*|)(?=\s|$)""")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 
-from distro_fed.cli.common import RunsDirOption, VerboseOption, console, new_run_folder
+from distro_fed.cli.common import (
+    EVENTS_FILE,
+    LOG_FILE,
+    REPORT_FILE,
+    RunConfigOption,
+    RunsDirOption,
+    VerboseOption,
+    console,
+    new_run_folder,
+)
 from distro_fed.cli.flower_runtime import CONNECTION, LocalSuperLink
 from distro_fed.cli.run_config import FlowerApp, Value, parse_run_config, to_toml
-from distro_fed.errors import DistroFedError, FederationError
+from distro_fed.errors import FederationError
 from distro_fed.reporting.console import ProgressView, print_report
 from distro_fed.reporting.events import read_events
 from distro_fed.reporting.report import read_report
 
 POLL_SECONDS = 0.3
-LOG_FILE = "flower.log"
-EVENTS_FILE = "events.jsonl"
-REPORT_FILE = "report.json"
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LOG_LINE = re.compile(r"(DEBUG|INFO|WARNING|ERROR)\s*:")
 
 
 def simulate(
     app_dir: Annotated[Path, typer.Argument(help="Folder of a Flower app (pyproject.toml with [tool.flwr.app]).")],
     nodes: Annotated[int, typer.Option(min=1, help="Virtual clients.")] = 4,
-    run_config: Annotated[
-        list[str] | None, typer.Option("--run-config", "-c", help="Settings of the app: 'key=value key2=value2'.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run [default: that of the app, numbered].")] = None,
+    run_config: RunConfigOption = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run (default: that of the app, numbered).")] = None,
     runs_dir: RunsDirOption = Path("runs"),
     cpus_per_client: Annotated[int, typer.Option(min=1, help="CPUs that one virtual client takes.")] = 1,
     verbose: VerboseOption = False,
@@ -55,13 +65,12 @@ def run_simulation(
     overrides: Mapping[str, Value],
     nodes: int,
     cpus_per_client: int = 1,
-    environment: dict[str, str] | None = None,
     verbose: bool = False,
 ) -> None:
     """Run an app to its end and show its events; all processes are gone when this returns or raises.
 
-    An app that has a setting ``run-dir`` gets the run's absolute folder there; what it writes to
-    ``events.jsonl`` in it is shown. The run's log goes to ``flower.log``.
+    An app that has the settings ``run-dir`` and ``run-name`` gets the run's absolute folder and its name
+    there; what it writes to ``events.jsonl`` in that folder is shown. The run's log goes to ``flower.log``.
 
     Parameters
     ----------
@@ -75,8 +84,6 @@ def run_simulation(
         Virtual clients.
     cpus_per_client : int
         CPUs that one of them takes; as many as fit run at the same time.
-    environment : dict, optional
-        More environment variables for Flower's processes.
     verbose : bool
         Show the log as it grows.
 
@@ -86,10 +93,10 @@ def run_simulation(
         If Flower does not start the run, or the run does not end well. The message ends with the
         traceback from the log.
     """
-    settings = dict(overrides)
-    if "run-dir" in app.config:
-        settings.setdefault("run-dir", str(run_folder.resolve()))
-    with LocalSuperLink(environment) as superlink:
+    given = {"run-dir": str(run_folder.resolve()), "run-name": run_folder.name}
+    settings = {**{key: value for key, value in given.items() if key in app.config}, **overrides}
+    may_download = {**app.config, **settings}.get("allow-download") is True
+    with _ending_signals_unwind(), LocalSuperLink({"HF_HUB_OFFLINE": "0"} if may_download else {}) as superlink:
         arguments = ["run", str(app.folder), CONNECTION]
         arguments += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus={cpus_per_client}"]
         if settings:
@@ -102,7 +109,22 @@ def run_simulation(
         status = superlink.status(run_id)
         if status != "finished:completed":
             log = (run_folder / LOG_FILE).read_text(errors="replace")
-            raise FederationError(f"the run {status}; its log: {run_folder / LOG_FILE}\n{_last_traceback(log)}")
+            raise FederationError(f"the run ended as {status!r}; its log: {run_folder / LOG_FILE}\n{_last_traceback(log)}")
+
+
+@contextmanager
+def _ending_signals_unwind() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: after the processes of the run are stopped."""
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    old = {number: signal.signal(number, unwind) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def _follow(superlink: LocalSuperLink, run_id: str, run_folder: Path, view: ProgressView, verbose: bool) -> None:
@@ -141,14 +163,11 @@ def _print_log(path: Path, offset: int) -> int:
 
 
 def _last_traceback(log: str) -> str:
-    """Lines of the last Python traceback in a log, or the last lines if there is none."""
-    lines = log.splitlines()
+    """Last Python traceback in a log, without colours and what was logged after it; last lines if there is none."""
+    lines = _COLOUR.sub("", log).splitlines()
     starts = [index for index, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    return "\n".join(lines[starts[-1] :][:60] if starts else lines[-20:])
-
-
-def raise_if_failed(run_folder: Path) -> None:
-    """Raise what the app itself reported as the reason of a failure."""
-    for event in read_events(run_folder / EVENTS_FILE)[0]:
-        if event["event"] == "run_failed":
-            raise DistroFedError(str(event["error"]))
+    if not starts:
+        return "\n".join(lines[-20:])
+    traceback = lines[starts[-1] :]
+    ends = [index for index, line in enumerate(traceback) if _LOG_LINE.match(line)]
+    return "\n".join(traceback[: ends[0]] if ends else traceback)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class _Corpus:
     train: list[Example]
     test: list[Example]
+    columns: tuple[str, ...]
 
 
 class FineTuning:
@@ -62,7 +63,8 @@ class FineTuning:
         from distro_fed.data.batches import batch_at
 
         settings = info.settings.training
-        examples = self._corpus(info).train
+        corpus = self._corpus(info)
+        examples = corpus.train
         seed = _client_seed(info)
         pad_id = self._pad_id()
 
@@ -71,15 +73,14 @@ class FineTuning:
 
         if agreement.uplink.name != "subspace":
             outcome = _steps(trainable, list(trainable.parameters.values()), batch, info, settings)
-            return TrainResult(len(examples), outcome.loss, {"train-tokens": outcome.tokens})
+            return TrainResult(len(examples), outcome.loss, {"train-tokens": outcome.tokens}, corpus.columns)
         from distro_fed.clients.subspace_training import SubspaceTraining
 
         subspace = SubspaceTraining(trainable, agreement, info.round)
         with subspace.attached():
             outcome = _steps(trainable, subspace.parameters, batch, info, settings)
-        return TrainResult(
-            len(examples), outcome.loss, {"train-tokens": outcome.tokens}, coefficients=subspace.coefficients()
-        )
+        metrics = {"train-tokens": outcome.tokens}
+        return TrainResult(len(examples), outcome.loss, metrics, corpus.columns, subspace.coefficients())
 
     def evaluate(self, trainable: Trainable, info: RoundInfo) -> EvaluateResult | None:
         """Loss on the organisation's held-out text."""
@@ -97,15 +98,15 @@ class FineTuning:
         source = data_source(info.node_config, info.settings.data)
         if source not in self._corpora:
             settings = info.settings.data
-            test = self._tokenized(source.test, "test", settings.max_test_examples, info) if source.test else []
-            self._corpora[source] = _Corpus(
-                self._tokenized(source.train, "train", settings.max_train_examples, info), test
-            )
+            train, columns = self._tokenized(source.train, "train", settings.max_train_examples, info)
+            test = self._tokenized(source.test, "test", settings.max_test_examples, info)[0] if source.test else []
+            self._corpora[source] = _Corpus(train, test, columns)
         return self._corpora[source]
 
-    def _tokenized(self, source: str, split: str, limit: int, info: RoundInfo) -> list[Example]:
+    def _tokenized(self, source: str, split: str, limit: int, info: RoundInfo) -> tuple[list[Example], tuple[str, ...]]:
         from pathlib import Path
 
+        from distro_fed.data.formats import FORMAT_COLUMNS, detect_format
         from distro_fed.data.load import load_examples
         from distro_fed.data.tokenize import tokenize_examples
 
@@ -120,7 +121,7 @@ class FineTuning:
         tokenized = tokenize_examples(
             dataset, self._tokenizer, max_length=info.settings.data.max_length, source=f"{source} ({split})"
         )
-        return tokenized.examples
+        return tokenized.examples, FORMAT_COLUMNS[detect_format(dataset.column_names, source)]
 
     def _pad_id(self) -> int:
         pad = getattr(self._tokenizer, "pad_token_id", None)

@@ -64,6 +64,8 @@ class TrainResult:
         Mean training loss, nats per token.
     metrics : mapping of str to float
         More numbers to report. They leave the organisation.
+    columns : tuple of str
+        Columns of the data that were trained on, for the model card: names, never content.
     coefficients : torch.Tensor, optional
         The update in the compressor's own space, ``(space.numel,)``, if training happened there. By default it is
         taken from the change of the model's parameters.
@@ -72,6 +74,7 @@ class TrainResult:
     num_examples: int
     loss: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
     coefficients: torch.Tensor | None = None
 
 
@@ -144,7 +147,7 @@ class Participant:
             "num-examples": result.num_examples,
             "seconds": time.monotonic() - started,
         }
-        return Reply(Status.OK, info.name, self.replicas.retained_version, update, metrics)
+        return Reply(Status.OK, info.name, self.replicas.retained_version, update, metrics, columns=result.columns)
 
     def evaluate(self, request: Request, info: RoundInfo) -> Reply:
         """Held-out loss of the replica that this member already has."""

@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 
 from distro_fed.errors import CorruptBody
 
-_EVERY_BYTE = 0x0101010101010101
-_EVERY_PAIR = 0x0001000100010001
-_EVERY_HALF = 0x0000000100000001
 _WORD = np.dtype("<u8")
 
 
@@ -126,14 +123,21 @@ def _pack_short(values: NDArray[np.uint8], width: int) -> bytes:
 
 def _gather(words: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
     """Move eight values from the bytes of a word into its lowest ``8 * width`` bits."""
-    words = (words & 0xFF * _EVERY_PAIR) | ((words & 0xFF00 * _EVERY_PAIR) >> (8 - width))
-    words = (words & 0xFFFF * _EVERY_HALF) | ((words & 0xFFFF0000 * _EVERY_HALF) >> (16 - 2 * width))
-    return (words & 0xFFFFFFFF) | ((words >> 32) << (4 * width))
+    for lane in (8, 16, 32):
+        used, step = width * lane // 8, np.uint64(lane - width * lane // 8)
+        words = (words & _every_other(lane, lane)) | ((words & (_every_other(lane, used) << np.uint64(lane))) >> step)
+    return words
 
 
 def _spread(words: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
     """Inverse of :func:`_gather`."""
-    half, pair, one = (1 << (4 * width)) - 1, (1 << (2 * width)) - 1, (1 << width) - 1
-    words = (words & half) | ((words >> (4 * width)) << 32)
-    words = (words & pair * _EVERY_HALF) | ((words & (pair << (2 * width)) * _EVERY_HALF) << (16 - 2 * width))
-    return (words & one * _EVERY_PAIR) | ((words & (one << width) * _EVERY_PAIR) << (8 - width))
+    for lane in (32, 16, 8):
+        used, step = width * lane // 8, np.uint64(lane - width * lane // 8)
+        low = _every_other(lane, used)
+        words = (words & low) | ((words & (low << np.uint64(used))) << step)
+    return words
+
+
+def _every_other(lane: int, used: int) -> np.uint64:
+    """Mask of the lowest ``used`` bits in every second lane of ``lane`` bits."""
+    return np.uint64(sum((2**used - 1) << place for place in range(0, 64, 2 * lane)))

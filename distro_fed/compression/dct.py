@@ -23,8 +23,8 @@ import torch
 if TYPE_CHECKING:
     from distro_fed.layout import Layout
 
-#: values transformed at a time; two such buffers fit the second-level cache
-_BLOCK = 2**16
+#: values transformed at a time; few enough to stay in a processor's cache
+_BLOCK = 2**17
 
 
 def dct_(flat: torch.Tensor, layout: Layout, chunk: int = 64) -> torch.Tensor:
@@ -115,13 +115,15 @@ def _transform_(grid: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> 
     """Replace every chunk ``X`` by ``left X right'``."""
     left, right = left.to(grid.device), right.to(grid.device)
     rows, h, across, w = grid.shape
-    step = max(1, _BLOCK // (h * across * w))
+    step = min(rows, max(1, _BLOCK // (h * across * w)))
+    buffers = torch.empty(2, step, h, across * w, device=grid.device)  # fresh memory would cost more than the work
     for first in range(0, rows, step):
         part = grid[first : first + step]
         values = part.reshape(-1, h, across * w)
+        once, twice = buffers[:, : values.shape[0]]
         if h > 1:
-            values = torch.bmm(left.expand(values.shape[0], h, h), values)
-        if part.is_contiguous() and h > 1:  # the second product may write over its original input
-            torch.mm(values.view(-1, w), right.T, out=part.view(-1, w))
-        else:
-            part.copy_((values.reshape(-1, w) @ right.T).view(part.shape))
+            values = torch.bmm(left.expand(values.shape[0], h, h), values, out=once)
+        target = part if h > 1 and part.is_contiguous() else twice  # a product must not write over its input
+        torch.mm(values.view(-1, w), right.T, out=target.view(-1, w))
+        if target is twice:
+            part.copy_(twice.view(part.shape))

@@ -72,8 +72,8 @@ class DctTopK(Compressor):
         for spec, where in space.slices():
             if not self._pooled(spec):
                 for grid in chunk_grids(coefficients[where], spec.shape, self.chunk):
-                    start = grid.storage_offset() - coefficients.storage_offset()
-                    found.append(start + top_k_per_chunk(grid, round(self.density * grid.shape[1] * grid.shape[3])))
+                    start = int(grid.storage_offset() - coefficients.storage_offset())
+                    found.append(top_k_per_chunk(grid, round(self.density * grid.shape[1] * grid.shape[3])) + start)
         return encode_sparse(coefficients, torch.sort(torch.cat(found)).values, space)
 
     def decode(self, body: bytes | memoryview, space: Layout) -> Decoded:

@@ -57,8 +57,8 @@ class Quantized(Compressor):
 
     def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
         """Body: a scale for each tensor, then the codes of all tensors as one packed stream."""
-        statistic = "mean" if self.bits == 1 else "max"
-        packed = pack_scales(tensor_scales(coefficients, space, statistic), up=self.bits > 1)
+        measured = tensor_scales(coefficients, space, "mean" if self.bits == 1 else "max")
+        packed = pack_scales(measured, up=self.bits > 1)
         scales = unpack_scales(np.frombuffer(packed, np.uint8), len(space))
         generator = torch.Generator().manual_seed(seed)
         codes = np.empty(space.numel, np.uint8)

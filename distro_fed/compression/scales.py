@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from distro_fed.compression.blocks import blocks
+from distro_fed.compression.blocks import BLOCK, blocks
 from distro_fed.errors import CorruptBody, TrainingError
 
 if TYPE_CHECKING:
-    import torch
-
     from distro_fed.layout import Layout
 
 #: coefficients stay below it, a scale may reach it by rounding; far above anything that training gives
@@ -39,10 +38,11 @@ def tensor_scales(flat: torch.Tensor, space: Layout, statistic: Literal["mean", 
         If a coefficient is NaN, infinite or not below :data:`LARGEST`.
     """
     scales = np.zeros(len(space), np.float32)
+    buffer = torch.empty(min(BLOCK, space.numel), device=flat.device)  # fresh memory would cost more than the work
     for index, (spec, where) in enumerate(space.slices()):
         total = largest = 0.0
         for block in blocks(where.start, where.stop):
-            magnitudes = flat[block].abs()
+            magnitudes = torch.abs(flat[block], out=buffer[: block.stop - block.start])
             here = float(magnitudes.amax())
             if not here < LARGEST:  # a NaN compares false
                 raise TrainingError(not_usable(spec.name, here))

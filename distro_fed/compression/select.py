@@ -15,14 +15,16 @@ from distro_fed.compression.scales import LARGEST
 from distro_fed.errors import TrainingError
 
 _MAGNITUDE = 0x7FFFFFFF  # a float32 without its sign, read as an integer, sorts by magnitude
-_FIRST_USELESS = 0x5F80  # upper half of the float32 2**64: from here to infinity and NaN
+_STRIDE = 61  # one value in so many is looked at first; a prime, not to meet the same columns of every row
+_STRIP = 16  # rows of a chunk whose largest magnitude is looked at first
+_PLACE_BITS = 12  # a chunk has at most 4096 values
 
 
 def top_k_global(flat: torch.Tensor, k: int, within: Sequence[slice] | None = None) -> torch.Tensor:
     """Positions of the ``k`` largest magnitudes of a vector.
 
-    Two histograms, over the upper and the lower 16 bits of the magnitude, give the exact threshold; a third pass
-    collects what lies above.
+    A sample gives a magnitude that somewhat more than ``k`` values should reach. If at least ``k`` do, and not many
+    more, the answer is among them; otherwise it is sought among all.
 
     Parameters
     ----------
@@ -45,13 +47,39 @@ def top_k_global(flat: torch.Tensor, k: int, within: Sequence[slice] | None = No
     """
     parts = [slice(0, flat.numel())] if within is None else within
     walk = [block for part in parts for block in blocks(part.start, part.stop)]
-    upper = _histogram(2**15, flat)
+    found = [torch.zeros(0, dtype=torch.int64, device=flat.device)]
+    floor, room = _sampled_floor(flat, walk, k), 2 * k + BLOCK
+    buffer = torch.empty(BLOCK, device=flat.device)  # fresh memory would cost more than the work
+    for block in walk:
+        magnitudes = torch.abs(flat[block], out=buffer[: block.stop - block.start])
+        if not float(magnitudes.amax()) < LARGEST:  # a NaN compares false
+            _refuse(magnitudes)
+        if floor > 0 and room > 0:
+            found.append(torch.nonzero(magnitudes >= floor).squeeze(1) + block.start)
+            room -= found[-1].numel()
+    candidates = torch.cat(found)
+    if candidates.numel() >= k and room > 0:
+        return candidates[_exact_top_k(flat[candidates], k, list(blocks(0, candidates.numel())))]
+    return _exact_top_k(flat, k, walk)
+
+
+def _sampled_floor(flat: torch.Tensor, walk: Sequence[slice], k: int) -> float:
+    """Magnitude that a quarter more than ``k`` values should reach; 0 if a sample cannot tell."""
+    total = sum(block.stop - block.start for block in walk)
+    if k <= 0 or total < 64 * _STRIDE:
+        return 0.0
+    sample = torch.cat([flat[block][::_STRIDE] for block in walk]).abs()
+    rank = int(1.25 * k * sample.numel() / total) + 32
+    return float(sample.topk(rank, sorted=True).values[-1]) if rank < sample.numel() else 0.0
+
+
+def _exact_top_k(flat: torch.Tensor, k: int, walk: Sequence[slice]) -> torch.Tensor:
+    """Two histograms, over the upper and the lower 16 bits, give the exact threshold; a third pass collects."""
+    upper = torch.zeros(2**15, dtype=torch.int64, device=flat.device)
+    lower = torch.zeros(2**16, dtype=torch.int64, device=flat.device)
     for block in walk:
         upper += torch.bincount(_magnitude_bits(flat[block]) >> 16, minlength=2**15)
-    if int(upper[_FIRST_USELESS:].sum()):
-        _refuse(flat, walk)
     top, wanted = _crossing(upper, k)
-    lower = _histogram(2**16, flat)
     for block in walk:
         bits = _magnitude_bits(flat[block])
         lower += torch.bincount(bits[bits >> 16 == top] & 0xFFFF, minlength=2**16)
@@ -69,11 +97,21 @@ def top_k_global(flat: torch.Tensor, k: int, within: Sequence[slice] | None = No
     return torch.cat(found)
 
 
+def _crossing(histogram: torch.Tensor, k: int) -> tuple[int, int]:
+    """Bin that holds the ``k``-th largest value, and how many of that bin belong to the ``k`` largest."""
+    from_top = histogram.flip(0).cumsum(0)
+    place = int(torch.searchsorted(from_top, k))
+    if place == histogram.numel():  # fewer than k values
+        return 0, int(histogram[0])
+    bin_ = histogram.numel() - 1 - place
+    return bin_, k - int(from_top[place]) + int(histogram[bin_])
+
+
 def top_k_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
     """Positions of the ``k`` largest magnitudes in every chunk.
 
-    The ``k`` largest values of a chunk lie in the ``k`` rows with the largest maxima, so only those are compared
-    value by value.
+    The ``k`` largest values of a chunk lie in the ``k`` strips (up to 16 rows of one column) with the largest maxima,
+    so only those are compared value by value; a chunk whose ``k``-th value occurs more than once is sorted.
 
     Parameters
     ----------
@@ -95,54 +133,59 @@ def top_k_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
     """
     rows, h, across, w = grid.shape
     step = max(1, BLOCK // (h * across * w))
-    return torch.cat([_top_k_of(grid[at : at + step], k) + at * grid.stride(0) for at in range(0, rows, step)])
+    found = []
+    buffer = torch.empty(
+        min(step, rows), h, across, w, device=grid.device
+    )  # fresh memory would cost more than the work
+    for first in range(0, rows, step):
+        part = grid[first : first + step]
+        magnitudes = torch.abs(part, out=buffer[: part.shape[0]])
+        place = _places_per_chunk(magnitudes, k)
+        i = torch.arange(first, first + part.shape[0], device=grid.device)[:, None, None]
+        j = torch.arange(across, device=grid.device)[None, :, None]
+        u, v = place // w, place % w
+        distance = i * grid.stride(0) + u * grid.stride(1) + j * grid.stride(2) + v * grid.stride(3)
+        found.append(distance[magnitudes[i - first, u, j, v] > 0])
+    return torch.cat(found)
 
 
-def _top_k_of(grid: torch.Tensor, k: int) -> torch.Tensor:
-    rows, h, across, w = grid.shape
-    largest = grid.abs().amax(3)
-    if not float(largest.amax()) < LARGEST:
-        _refuse(grid.reshape(-1), [slice(0, grid.numel())])
-    # one integer per row: its largest magnitude, then its place counted backwards, so that ties go to the lower place
-    row_keys = largest.permute(0, 2, 1).contiguous().view(torch.int32).to(torch.int64) << 6
-    row_keys |= torch.arange(h - 1, -1, -1, device=grid.device)
-    best = h - 1 - (row_keys.topk(min(k, h), dim=2, sorted=False).values & 63)
-    down = torch.arange(rows, device=grid.device)[:, None, None]
-    right = torch.arange(across, device=grid.device)[None, :, None]
-    candidates = grid[down, best, right]
-    place = best[..., None] * w + torch.arange(w, device=grid.device)
-    keys = (_magnitude_bits(candidates).to(torch.int64) << 12 | h * w - 1 - place).flatten(2)
-    keys = keys.topk(min(k, keys.shape[2]), dim=2, sorted=False).values
-    place = h * w - 1 - (keys & 4095)
-    s0, s1, s2, s3 = grid.stride()
-    distance = down * s0 + place // w * s1 + right * s2 + place % w * s3
-    return distance[keys >> 12 > 0]
+def _places_per_chunk(magnitudes: torch.Tensor, k: int) -> torch.Tensor:
+    """Places (row by row in their chunk) of the ``k`` largest values: (rows of chunks, columns of chunks, k)."""
+    rows, h, across, w = magnitudes.shape
+    strip = max(size for size in range(1, _STRIP + 1) if h % size == 0)
+    strips = magnitudes.view(rows, h // strip, strip, across, w)
+    maxima = strips.amax(2).permute(0, 2, 1, 3).flatten(2)
+    if not float(maxima.amax()) < LARGEST:
+        _refuse(magnitudes)
+    best = maxima.topk(min(k, maxima.shape[2]), dim=2, sorted=False).indices
+    i = torch.arange(rows, device=magnitudes.device)[:, None, None]
+    j = torch.arange(across, device=magnitudes.device)[None, :, None]
+    candidates = strips.permute(0, 3, 1, 4, 2)[i, j, best // w, best % w].flatten(2)
+    values, chosen = candidates.topk(min(k, h * w), dim=2, sorted=False)
+    of_strip = best.gather(2, chosen // strip)
+    place = (of_strip // w * strip + chosen % strip) * w + of_strip % w
+
+    threshold = values.amin(2, keepdim=True)
+    ambiguous = (maxima >= threshold).sum(2) > best.shape[2]
+    ambiguous |= (candidates >= threshold).sum(2) > values.shape[2]
+    ambiguous &= threshold.squeeze(2) > 0  # below the non-zero values it does not matter which zeros are dropped
+    if bool(ambiguous.any()):
+        # one integer per value: its magnitude, then its place counted backwards, so that ties go to the lower place
+        chunks = magnitudes.permute(0, 2, 1, 3).flatten(2)[ambiguous]
+        backwards = torch.arange(h * w - 1, -1, -1, device=magnitudes.device)
+        keys = (_magnitude_bits(chunks).to(torch.int64) << _PLACE_BITS) | backwards
+        keys = keys.topk(place.shape[2], dim=1, sorted=False).values
+        place[ambiguous] = h * w - 1 - (keys & 2**_PLACE_BITS - 1)
+    return place
 
 
 def _magnitude_bits(values: torch.Tensor) -> torch.Tensor:
     return values.view(torch.int32) & _MAGNITUDE
 
 
-def _histogram(bins: int, like: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(bins, dtype=torch.int64, device=like.device)
-
-
-def _crossing(histogram: torch.Tensor, k: int) -> tuple[int, int]:
-    """Bin that holds the ``k``-th largest value, and how many of the bin belong to the ``k`` largest."""
-    from_top = histogram.flip(0).cumsum(0)
-    place = int(torch.searchsorted(from_top, k))
-    if place == histogram.numel():  # fewer than k values
-        return 0, int(histogram[0])
-    inside = int(histogram[histogram.numel() - 1 - place])
-    return histogram.numel() - 1 - place, k - (int(from_top[place]) - inside)
-
-
-def _refuse(flat: torch.Tensor, walk: Sequence[slice]) -> None:
-    for block in walk:
-        bad = torch.nonzero(~(flat[block].abs() < LARGEST)).squeeze(1)
-        if bad.numel():
-            at = int(bad[0]) + block.start
-            raise TrainingError(
-                f"coefficient {at} is {float(flat[at])}, and only finite values below 2**64 may be sent: "
-                "training diverged; lower the learning rate"
-            )
+def _refuse(magnitudes: torch.Tensor) -> None:
+    worst = magnitudes[~(magnitudes < LARGEST)][0]
+    raise TrainingError(
+        f"a coefficient is {float(worst)}, and only finite values below 2**64 may be sent: "
+        "training diverged; lower the learning rate"
+    )

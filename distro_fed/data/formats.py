@@ -21,7 +21,8 @@ FORMAT_COLUMNS: dict[Format, tuple[str, ...]] = {
 PLAIN_CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}"
-    "{{ 'Assistant:' }}{% generation %}{{ ' ' + message['content'] + (eos_token or '') }}{% endgeneration %}{{ '\n\n' }}"
+    "{{ 'Assistant:' }}"
+    "{% generation %}{{ ' ' + message['content'] + (eos_token or '') }}{% endgeneration %}{{ '\n\n' }}"
     "{% else %}{{ message['role'].capitalize() + ': ' + message['content'] + '\n\n' }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
@@ -78,7 +79,5 @@ def require_messages(value: object, column: str, row: int, source: str) -> list[
     for number, message in enumerate(value, start=1):
         for key in ("role", "content"):
             if not isinstance(message, dict) or not isinstance(message.get(key), str):
-                raise UnusableData(
-                    f"{source}, column {column!r}, row {row}, message {number}: {key!r} is not a string"
-                )
+                raise UnusableData(f"{source}, column {column!r}, row {row}, message {number}: {key!r} is not a string")
     return value

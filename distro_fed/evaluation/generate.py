@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distro_fed.data.formats import PLAIN_CHAT_TEMPLATE
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def generate_text(
-    model: PreTrainedModel,
+    model: PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerBase,
-    prompt: str | Sequence[Mapping[str, str]],
+    prompt: str | list[dict[str, str]],
     max_new_tokens: int = 40,
 ) -> str:
     """Greedy continuation of a prompt, without the prompt and without special tokens.
@@ -25,18 +25,19 @@ def generate_text(
         On any device; it goes back to the mode it was in.
     tokenizer : transformers.PreTrainedTokenizerBase
         The model's own.
-    prompt : str or sequence of mappings
+    prompt : str or list of dict
         Plain text, continued as it is; or messages, laid out as in training.
     max_new_tokens : int
         Length at which to stop if the model does not stop by itself.
     """
     import torch
 
+    generator: Any = model  # transformers leaves parts of its models untyped
     if isinstance(prompt, str):
         encoded = tokenizer(prompt, return_tensors="pt")
     else:
         encoded = tokenizer.apply_chat_template(
-            list(prompt),
+            prompt,
             chat_template=tokenizer.chat_template or PLAIN_CHAT_TEMPLATE,
             add_generation_prompt=True,
             return_dict=True,
@@ -46,10 +47,10 @@ def generate_text(
     input_ids = encoded["input_ids"].to(device)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     was_training = model.training
-    model.eval()
+    generator.eval()
     try:
         with torch.no_grad():
-            generated = model.generate(
+            generated = generator.generate(
                 input_ids=input_ids,
                 attention_mask=encoded["attention_mask"].to(device),
                 max_new_tokens=max_new_tokens,

@@ -87,7 +87,7 @@ def adapter_config(options: Mapping[str, object]) -> Any:
     config_class = classes[method]
     names = {field.name for field in dataclasses.fields(config_class)} - _OWN_FIELDS
     hints = typing.get_type_hints(config_class)
-    values: dict[str, object] = dict(_LORA_DEFAULTS) if method == "LORA" else {}
+    values: dict[str, Any] = dict(_LORA_DEFAULTS) if method == "LORA" else {}
     for name, value in options.items():
         if name == "type":
             continue

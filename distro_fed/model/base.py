@@ -70,7 +70,7 @@ def load_base_model(name: str, *, dtype: str = "float32", allow_download: bool =
 
     if dtype not in DTYPES:
         raise SettingsError(f"dtype is {dtype!r}; a base model is loaded in one of {', '.join(DTYPES)}")
-    folder = _folder(name, allow_download)
+    folder = base_model_folder(name, allow_download)
     try:
         with no_progress_bars():
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -108,13 +108,19 @@ def base_digest(model: nn.Module) -> str:
     return state.hexdigest()
 
 
-def _folder(name: str, allow_download: bool) -> Path:
+def base_model_folder(name: str, allow_download: bool = False) -> Path:
+    """Folder in which the files of a base model lie; parameters and errors as :func:`load_base_model`."""
     if name.startswith(PREFIX):
         return packaged_model_folder(name)
     path = Path(name).expanduser()
     if path.is_dir():
-        if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
-            raise ModelNotFound(f"{path} is an adapter, not a base model: name the model it was trained on")
+        if not (path / "config.json").is_file():
+            adapter = (path / "adapter_config.json").is_file()
+            raise ModelNotFound(
+                f"{path} is an adapter, not a base model: name the model it was trained on"
+                if adapter
+                else f"{path} has no config.json: it is not the folder of a model"
+            )
         return path
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE

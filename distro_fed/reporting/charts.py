@@ -164,7 +164,7 @@ def _line(line: Series, points: Sequence[tuple[float, float]], x: _Scale, y: _Sc
 
 def _ticks(low: float, high: float, *, whole: bool, wanted: int = 6) -> list[float]:
     """Round numbers that enclose low and high."""
-    if high <= low:
+    if high - low <= 1e-9 * max(1.0, abs(low)):
         pad = 1.0 if whole else max(abs(low) * 0.05, 0.05)
         low, high = low - (0 if whole else pad), high + pad
     step = _round_step((high - low) / wanted)
@@ -182,10 +182,9 @@ def _round_step(raw: float) -> float:
 def _log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten that enclose low and high; with 2 and 5 between them if those are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    last = max(last, first + 1)
-    if last - first > 2:
-        return [10.0**power for power in range(first, last + 1)]
-    all_ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
-    inside = [tick for tick in all_ticks if low < tick < high]
-    below, above = [t for t in all_ticks if t <= low], [t for t in all_ticks if t >= high]
-    return [below[-1], *inside, *([above[0]] if above else [])]
+    # one decade more on both sides: log10 of a number just beside a power of ten rounds to that power
+    factors = (1,) if last - first > 2 else (1, 2, 5)
+    ticks = [factor * 10.0**power for power in range(first - 1, last + 2) for factor in factors]
+    below = max(tick for tick in ticks if tick <= low)
+    above = min(tick for tick in ticks if tick >= high and tick > below)
+    return [tick for tick in ticks if below <= tick <= above]

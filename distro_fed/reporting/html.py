@@ -7,6 +7,7 @@ content policy forbids scripts and all loading.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -49,13 +50,13 @@ def render_html(report: RunReport) -> str:
 
 
 def _header(report: RunReport) -> str:
-    share = report.trainable_parameters / report.parameters if report.parameters else 0
+    share = 100 * report.trainable_parameters / report.parameters if report.parameters else 0
     return (
         f"<header>\n<h1>{escape(report.name)}</h1>\n"
         f'<p class="soft">{len(report.clients)} organisations fine-tuned one model: mode {escape(report.mode)}, '
         f"compressor {escape(report.compressor)}, {report.rounds} rounds of {report.local_steps} optimizer steps, "
         f"learning rate {report.learning_rate:g}. {report.trainable_parameters:,} of {report.parameters:,} parameters "
-        f"trained ({share:.3g} of all), {format_seconds(report.seconds)}.</p>\n</header>\n"
+        f"trained ({share:.3g} %), {format_seconds(report.seconds)}.</p>\n</header>\n"
     )
 
 
@@ -91,7 +92,7 @@ def _charts(report: RunReport) -> str:
         [(record.round, record.train_loss) for record in report.history if record.train_loss is not None],
         "train",
     )
-    loss = Axis("held-out loss (nats per token)", format_loss, "{:g}".format)
+    loss = Axis("loss (nats per token)", format_loss, "{:g}".format)
     over_rounds = line_chart(
         "Loss against round",
         [training, *_lines(by_round, {number: float(number) for number in by_round}, styles)],
@@ -103,7 +104,7 @@ def _charts(report: RunReport) -> str:
         "Loss against bytes",
         _lines(by_round, sent, styles),
         Axis("bytes sent and received by the mean client (log scale)", format_bytes, _byte_tick, log=True),
-        loss,
+        replace(loss, label="held-out loss (nats per token)"),
         [Marker(one_round, "one round of R1")] if one_round else [],
     )
     legend = _legend(styles)

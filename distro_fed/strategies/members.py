@@ -15,10 +15,12 @@ NEEDS_KEYFRAME = -1
 
 @dataclass
 class Members:
-    """Names and versions by node id."""
+    """Names and versions by node id; by name, how much data of what columns a member trains on."""
 
     names: dict[int, str] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
+    data_shapes: dict[str, dict[str, float]] = field(default_factory=dict)
+    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def name(self, node_id: int) -> str:
         """Name for logs and reports; a stand-in before the member has told it."""

@@ -71,6 +71,8 @@ class TrainingRound:
         if isinstance(outcome, Accepted):
             self._sum.settle(node_id, name, outcome.update, outcome.decoded, outcome.weight)
             self.metrics[name] = outcome.reply.metrics
+            self.members.data_shapes.setdefault(name, {}).update(outcome.reply.metrics)
+            self.members.columns[name] = outcome.reply.columns
         else:
             self._leave_out(node_id, outcome.reason)
         return name, outcome

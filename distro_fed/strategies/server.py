@@ -1,0 +1,153 @@
+"""The server app out of the box: settings in, a fine-tuned model and a report out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from distro_fed.compression.configured import configured_compressors
+from distro_fed.model.card import CardFacts, OrganisationFacts, write_model_card
+from distro_fed.model.configured import load_trainable
+from distro_fed.model.export import save_adapter, save_full_model
+from distro_fed.reporting.events import EventWriter
+from distro_fed.reporting.html import write_html
+from distro_fed.reporting.report import RunReport, build_report
+from distro_fed.settings import RunSettings
+from distro_fed.strategies.distro import DistroStrategy
+
+if TYPE_CHECKING:
+    from distro_fed.model.configured import LoadedTrainable
+
+log = logging.getLogger("flwr")
+EVENTS_FILE, REPORT_FILE, HTML_FILE, MODEL_FOLDER = "events.jsonl", "report.json", "report.html", "model"
+
+
+def strategy_from_settings(
+    settings: RunSettings, base_digest: str = "", events: EventWriter | None = None
+) -> DistroStrategy:
+    """The strategy that a run's settings describe."""
+    uplink, downlink = configured_compressors(settings.compression)
+    federation = settings.federation
+    return DistroStrategy(
+        fraction_train=federation.fraction_train,
+        min_train_nodes=federation.min_train_nodes,
+        min_available_nodes=federation.min_available_nodes,
+        weighted_by_key=federation.weighted_by or None,
+        compressor=uplink,
+        downlink_compressor=downlink,
+        seed=settings.seed,
+        base_digest=base_digest,
+        quorum=federation.quorum,
+        round_timeout=federation.round_timeout,
+        start_timeout=federation.start_timeout,
+        server_residual=settings.compression.server_residual,
+        evaluate_every=federation.evaluate_every,
+        events=events,
+    )
+
+
+def run_server(grid: Grid, settings: RunSettings) -> Result:
+    """Run a federation from its base model to its report; the body of a ``ServerApp``'s main.
+
+    Writes into the run's folder (``run-dir``, or ``runs/<run-name>``): ``events.jsonl`` while it runs, and at
+    the end ``model/``, ``report.json`` and ``report.html``.
+
+    Raises
+    ------
+    DistroFedError
+        Of any kind; the event file ends with ``run_failed`` then.
+    """
+    folder = Path(settings.run_dir or Path("runs") / settings.run_name)
+    with EventWriter(folder / EVENTS_FILE) as events:
+        try:
+            return _run(grid, settings, folder, events)
+        except Exception as error:
+            events.write("run_failed", error=f"{type(error).__name__}: {error}")
+            raise
+
+
+def _run(grid: Grid, settings: RunSettings, folder: Path, events: EventWriter) -> Result:
+    started = time.monotonic()
+    loaded = load_trainable(settings)
+    parameters, trainable = loaded.parameters, loaded.trainable.layout.numel
+    strategy = strategy_from_settings(settings, loaded.base_digest, events)
+    rounds = settings.federation.num_server_rounds
+    events.write(
+        "run_started", name=settings.run_name, mode=settings.model.mode, compressor=strategy.compressor.describe(),
+        rounds=rounds, local_steps=settings.training.local_steps, parameters=parameters, trainable=trainable,
+    )  # fmt: skip
+    result = strategy.start(grid, loaded.trainable, rounds)
+    model_folder = folder / MODEL_FOLDER
+    loaded.trainable.write(strategy.replica.values)
+    _export(loaded, model_folder, settings)
+    report = _report(strategy, settings, parameters, time.monotonic() - started, model_folder)
+    write_model_card(model_folder, _card_facts(strategy, report, settings))
+    report.write_json(folder / REPORT_FILE)
+    write_html(report, folder / HTML_FILE)
+    events.write("run_finished", seconds=report.seconds)
+    log.info("model: %s | report: %s", model_folder, folder / HTML_FILE)
+    return result
+
+
+def _report(
+    strategy: DistroStrategy, settings: RunSettings, parameters: int, seconds: float, model_folder: Path
+) -> RunReport:
+    progress, rounds = strategy.progress, settings.federation.num_server_rounds
+    return build_report(
+        name=settings.run_name,
+        mode=settings.model.mode,
+        compressor=strategy.compressor.describe(),
+        local_steps=settings.training.local_steps,
+        clients=sorted(set(strategy.members.names.values())),
+        ledger=strategy.ledger,
+        history=progress.history(),
+        loss_before=progress.held_out.get(0, {}),
+        loss_after=progress.held_out.get(rounds, {}),
+        parameters=parameters,
+        trainable_parameters=strategy.replica.agreement.layout.numel,
+        learning_rate=settings.training.learning_rate,
+        seed=settings.seed,
+        seconds=seconds,
+        model_path=str(model_folder),
+        settings=settings.flat(),
+    )
+
+
+def _export(loaded: LoadedTrainable, folder: Path, settings: RunSettings) -> None:
+    model: Any = loaded.trainable.model
+    if settings.model.mode == "full":
+        save_full_model(folder, model, loaded.tokenizer)
+    else:
+        save_adapter(folder, model, base_name=settings.model.base_model, tokenizer=loaded.tokenizer)
+
+
+def _card_facts(strategy: DistroStrategy, report: RunReport, settings: RunSettings) -> CardFacts:
+    up, down = report.mean_bytes()
+    return CardFacts(
+        base_model=settings.model.base_model,
+        base_digest=strategy.base_digest,
+        mode=settings.model.mode,
+        compressor=report.compressor,
+        rounds=sum(not record.skipped for record in report.history),
+        local_steps=report.local_steps,
+        organisations=[
+            OrganisationFacts(
+                name, int(shape.get("num-examples", 0)), int(shape.get("held-out-examples", 0)),
+                strategy.members.columns.get(name, ()),
+            )
+            for name, shape in sorted(strategy.members.data_shapes.items())
+        ],
+        bytes_up=round(up),
+        bytes_down=round(down),
+        loss_before=_known(report.loss_before.per_client),
+        loss_after=_known(report.loss_after.per_client),
+    )  # fmt: skip
+
+
+def _known(losses: dict[str, float | None]) -> dict[str, float]:
+    return {name: loss for name, loss in losses.items() if loss is not None}

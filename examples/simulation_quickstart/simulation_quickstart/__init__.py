@@ -1,0 +1,1 @@
+"""Organisations fine-tune one language model and send compressed updates only."""

@@ -1,0 +1,92 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distro_fed.cli.simulate import _last_traceback
+from distro_fed.reporting.events import read_events
+
+ROOT = Path(__file__).parents[2]
+TOY = Path(__file__).parent / "toy_app"
+
+
+def simulate(runs: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from distro_fed.cli.main import app; app()", "simulate", str(TOY)]
+    command += ["--nodes", "2", "--runs-dir", str(runs), "--name", "toy", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(runs)}
+    return subprocess.Popen(
+        command, cwd=runs, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def processes_of(runs: Path) -> list[psutil.Process]:
+    """All processes whose environment shows that the run started them."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("HOME") == str(runs) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.e2e
+def test_an_app_runs_in_the_real_runtime(tmp_path: Path) -> None:
+    process = simulate(tmp_path, "--run-config", "num-server-rounds=3")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    events, _ = read_events(tmp_path / "toy" / "events.jsonl")
+    assert [event["clients"] for event in events[:-1]] == [["toy"], ["2", "2"], ["4", "4"], ["6", "6"]]
+    assert "round 3: 2 clients" in output
+    assert "run finished" in output
+    assert (tmp_path / "toy" / "flower.log").stat().st_size > 0
+    assert not (tmp_path / ".flwr").exists()
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.e2e
+def test_a_failure_is_told_with_its_reason(tmp_path: Path) -> None:
+    process = simulate(tmp_path, "-c", "fail='no luck today'")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 2
+    assert "RuntimeError: asked to fail: no luck today" in output
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    process = simulate(tmp_path, "-c", "num-server-rounds=100000")
+    deadline = time.monotonic() + 120
+    while not read_events(tmp_path / "toy" / "events.jsonl")[0]:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.2)
+    assert len(processes_of(tmp_path)) > 2
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert processes_of(tmp_path) == []
+
+
+LOG = """INFO: start
+Traceback (most recent call last):
+  first
+ValueError: first
+INFO: on
+Traceback (most recent call last):
+  second
+ValueError: second
+"""
+
+
+def test_the_last_traceback_of_a_log_is_shown() -> None:
+    assert _last_traceback(LOG).splitlines()[-1] == "ValueError: second"
+    assert "first" not in _last_traceback(LOG)
+    assert _last_traceback(f"{LOG}\x1b[91mERROR \x1b[0m:  Exit Code: 700\nmore").endswith("ValueError: second")
+    assert _last_traceback("a\nb") == "a\nb"
