@@ -2,9 +2,9 @@
 
     python benchmarks/codec.py [--json] [--parameters 135e6] [--quick]
 
-Speed is a ratio: the DeMo way of doing the same selection (``demo_reference.py``) and this package's run in turns in one
-process with the same number of threads, and medians are compared. Memory is the peak of a fresh process above input
-vector and output replica. Bits are those of whole bodies; the bound is log2 C(n, k) / k and one sign.
+Speed is a ratio: the DeMo way of doing the same selection (``demo_reference.py``) and this package's run in turns in
+one process with the same number of threads, and medians are compared. Memory is the peak of a fresh process above
+input vector and output replica. Bits are those of whole bodies; the bound is log2 C(n, k) / k and one sign.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ def position_table(n: int) -> list[dict[str, float]]:
         k = n // inverse
         positions = np.sort(generator.choice(n, k, replace=False))
         code = encode_positions(positions)
-        taken = [seconds(lambda: encode_positions(positions)), seconds(lambda: decode_positions(code, k, n))]
+        taken = [seconds(partial(encode_positions, positions)), seconds(partial(decode_positions, code, k, n))]
         if not np.array_equal(decode_positions(code, k, n), positions):
             raise SystemExit(f"positions at density 1/{inverse} do not survive a round trip")
         bits, bound = 8 * len(code) / k, entropy_bound(n, k)
@@ -158,8 +159,14 @@ def position_table(n: int) -> list[dict[str, float]]:
     return rows
 
 
-def peak_rss() -> int:
-    """Largest resident size of this process so far, in bytes."""
+def resident() -> int:
+    """Memory of this process now, in bytes; the peak so far where the system does not tell."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else peak_resident()
+
+
+def peak_resident() -> int:
+    """Largest memory of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -171,9 +178,9 @@ def extra_memory_here(name: str, parameters: float) -> float:
     exchange(compressor, pseudo_gradient(warm), warm, torch.zeros(warm.numel), torch.zeros(warm.numel))
     layout = smollm2_layout(parameters)
     delta, replica = pseudo_gradient(layout), torch.zeros(layout.numel).add_(0.0)
-    before = peak_rss()
+    before = resident()
     exchange(compressor, delta, layout, torch.empty(layout.numel), replica)
-    return (peak_rss() - before) / (4 * layout.numel)
+    return (peak_resident() - before) / (4 * layout.numel)
 
 
 def extra_memory(name: str, parameters: float) -> float:

@@ -1,7 +1,7 @@
 """The DeMo way to select and exchange coefficients, written for reading, as the slow side of a comparison.
 
-Follows the public reference implementation of Peng et al. (arXiv 2411.19870): a DCT-II by one einsum per tensor, top-k in
-every chunk, int64 indices and float32 values, and the way back. A chunk's side is the largest divisor up to 64.
+Follows the public reference implementation of Peng et al. (arXiv 2411.19870): a DCT-II by one einsum per tensor, top-k
+in every chunk, int64 indices and float32 values, and the way back. A chunk's side is the largest divisor up to 64.
 """
 
 from __future__ import annotations

@@ -54,7 +54,10 @@ def test_too_many_frames_are_refused() -> None:
         parse_frames(EXAMPLE.to_bytes() * 3, limit=2)
 
 
-EXPECTED = dict(kind=Kind.CLIENT, run=b"r" * 16, layout=b"l" * 16, base_version=2, chain=b"c" * 16, codec=2, parameters=1)
+EXPECTED = {
+    "kind": Kind.CLIENT, "run": b"r" * 16, "layout": b"l" * 16, "base_version": 2, "chain": b"c" * 16, "codec": 2,
+    "parameters": 1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

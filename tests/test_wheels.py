@@ -53,7 +53,7 @@ def test_a_missing_or_broken_wheel_says_how_to_get_it() -> None:
     path = wheels_dir() / file.wheel.filename
     path.write_bytes(path.read_bytes()[:50])
     assert not is_intact(file.wheel)
-    with pytest.raises(DataNotFound, match="pretend-wheel==1.0 is neither installed nor in .* `distro-fed fetch`"):
+    with pytest.raises(DataNotFound, match=r"pretend-wheel==1\.0 is neither installed nor in .* `distro-fed fetch`"):
         read_member(file, missing=DataNotFound, mismatch=UnusableData)
     path.unlink()
     assert not is_intact(file.wheel)

@@ -19,7 +19,7 @@ from distro_fed.reporting.units import printable
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: the shortest prompt of so many is shown
+#: the shortest prompt of so many is asked
 CANDIDATES = 16
 PROMPT_CHARACTERS = 300
 
@@ -36,7 +36,7 @@ class Answers:
 
 
 def compare_answers(
-    base_model: str, model_folder: Path, data_folder: Path, organisations: list[str], max_new_tokens: int = 48
+    base_model: str, model_folder: Path, data_folder: Path, organisations: list[str], max_new_tokens: int = 40
 ) -> Iterator[Answers]:
     """Yield the answers to one held-out prompt of each organisation, greedily decoded.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from distro_fed.cli.common import (
@@ -20,6 +23,7 @@ from distro_fed.cli.common import (
     new_run_folder,
 )
 from distro_fed.cli.fetch import fetch_wheel
+from distro_fed.cli.flower_runtime import ENVIRONMENT
 from distro_fed.cli.run_config import FlowerApp, parse_run_config
 from distro_fed.cli.simulate import run_simulation
 from distro_fed.errors import SettingsError
@@ -42,6 +46,8 @@ def demo(
 ) -> None:
     """Fine-tune SmolLM2-135M on the text of four organisations and compare before and after."""
     started = time.monotonic()
+    for variable in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"):
+        os.environ.setdefault(variable, ENVIRONMENT[variable])  # before torch is loaded here too
     if not APP_FOLDER.is_dir():
         raise SettingsError(f"the demo's app is part of the repository, not of the package: {APP_FOLDER} is missing")
     app = FlowerApp.load(APP_FOLDER)
@@ -72,7 +78,13 @@ def _compare(base_model: str, model_folder: Path, data_folder: Path, organisatio
     from distro_fed.cli.before_and_after import compare_answers
 
     console.rule("one held-out question each")
-    for answer in compare_answers(base_model, model_folder, data_folder, organisations):
-        console.print(Text.assemble((answer.organisation, "bold"), "  ", (answer.prompt, "dim")))
+    with console.status("asking the model before and after"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of transformers to its own callers
+        answers = list(compare_answers(base_model, model_folder, data_folder, organisations))
+    for answer in answers:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title_justify="left", title_style="bold")
+        table.title = answer.organisation
+        table.add_row("asked", Text(answer.prompt, style="dim"))
         for title, text in (("before", answer.before), ("after", answer.after), ("expected", answer.expected)):
-            console.print(Text.assemble((f"  {title:9}", "cyan"), text))
+            table.add_row(Text(title, style="cyan"), Text(text or "(nothing)"))
+        console.print(table, "")

@@ -109,7 +109,8 @@ def run_simulation(
         status = superlink.status(run_id)
         if status != "finished:completed":
             log = (run_folder / LOG_FILE).read_text(errors="replace")
-            raise FederationError(f"the run ended as {status!r}; its log: {run_folder / LOG_FILE}\n{_last_traceback(log)}")
+            where = f"the run ended as {status!r}; its log: {run_folder / LOG_FILE}"
+            raise FederationError(f"{where}\n{_last_traceback(log)}")
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def data_source(node_config: Mapping[str, object], settings: DataSettings) -> Da
         return DataSource(str(node_config.get("name") or Path(train).stem), train, str(test) if test else None)
     if not settings.data_folder:
         raise DataNotFound(
-            "no data: give the node --node-config 'data=\"/folder\" name=\"...\"', or in a simulation set the run's "
+            'no data: give the node --node-config \'data="/folder" name="..."\', or in a simulation set the run\'s '
             "'data-folder' to a folder with one subfolder for each organisation"
         )
     root = Path(settings.data_folder).expanduser()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distro_fed.agreement import Agreement
 from distro_fed.clients.data_source import DataSource, data_source
@@ -48,10 +48,11 @@ class FineTuning:
         loaded = load_trainable(settings)
         self._tokenizer = loaded.tokenizer
         self._corpora.clear()
-        loaded.trainable.model.to(_device(settings.training.device))
+        model: Any = loaded.trainable.model
+        model.to(_device(settings.training.device))
         if settings.training.gradient_checkpointing:
-            loaded.trainable.model.gradient_checkpointing_enable()
-            loaded.trainable.model.enable_input_require_grads()
+            model.gradient_checkpointing_enable()
+            model.enable_input_require_grads()
         return loaded.trainable, loaded.base_digest
 
     def name(self, node_config: Mapping[str, object], settings: RunSettings) -> str:

@@ -20,7 +20,9 @@ log = logging.getLogger("distro_fed")
 Handler = Callable[[Message, Context], Message]
 
 
-def guarded(name_of: Callable[[Context], str], facts_of: Callable[[Context], dict[str, str]]) -> Callable[[Handler], Handler]:
+def guarded(
+    name_of: Callable[[Context], str], facts_of: Callable[[Context], dict[str, str]]
+) -> Callable[[Handler], Handler]:
     """Turn every exception of a message handler into a reply without data.
 
     Parameters

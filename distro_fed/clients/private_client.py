@@ -184,5 +184,3 @@ class _FunctionTask:
         if isinstance(result, int | float):
             return EvaluateResult(loss=float(result), num_examples=1, tokens=1)
         return result
-
-

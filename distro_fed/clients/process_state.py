@@ -58,7 +58,12 @@ class ProcessState:
     def round_info(self, request: Request, context: Context) -> RoundInfo:
         """What training and evaluation functions are told."""
         return RoundInfo(
-            request.round, request.rounds, self.name(context), self.settings(context), context.node_config, request.extra
+            request.round,
+            request.rounds,
+            self.name(context),
+            self.settings(context),
+            context.node_config,
+            request.extra,
         )
 
     def facts(self, context: Context) -> dict[str, str]:
@@ -95,9 +100,7 @@ class _LoadedRun:
         trainable, base_digest = task.load(settings)
         uplink, downlink = configured_compressors(settings.compression)
         self.trainable: Trainable = trainable
-        self.agreement = Agreement(
-            trainable.layout, uplink, downlink, settings.seed, base_digest, context.run_id
-        )
+        self.agreement = Agreement(trainable.layout, uplink, downlink, settings.seed, base_digest, context.run_id)
         self.folder = None if state_dir is None else state_dir / self.agreement.run.hex()
         self.replicas = ReplicaStore(Replica.initial(self.agreement, trainable.read().cpu()), self.folder)
 

@@ -71,7 +71,7 @@ class ReplicaStore:
         """
         if request.version < self._replica.version:
             raise ReplicaError(
-                f"asked for version {request.version}, this member is already at {self._replica.version}: a late message"
+                f"asked for version {request.version}, this member is at {self._replica.version}: a late message"
             )
         if self._folder is not None:
             # another process of this machine may be further

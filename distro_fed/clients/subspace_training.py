@@ -62,9 +62,7 @@ class SubspaceTraining:
     def attached(self) -> Iterator[None]:
         """While it is entered the model computes with ``W + B A`` and its own weights are frozen."""
         frozen = [(parameter, parameter.requires_grad) for parameter in self._trainable.parameters.values()]
-        handles = [
-            self._modules[name].register_forward_hook(self._hook(name)) for name in self._coefficients
-        ]
+        handles = [self._modules[name].register_forward_hook(self._hook(name)) for name in self._coefficients]
         for parameter, _ in frozen:
             parameter.requires_grad_(False)
         try:

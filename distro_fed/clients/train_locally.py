@@ -112,7 +112,7 @@ def train_locally(
                         f"training loss is {value} in step {step}: lower learning-rate ({settings.learning_rate:g}) or "
                         "use dtype = 'float32'"
                     )
-                (loss / max(1, step_tokens)).backward()
+                torch.autograd.backward(loss / max(1, step_tokens))
                 loss_sum += value
             tokens += step_tokens
             if settings.max_grad_norm > 0:

@@ -202,5 +202,3 @@ def _rounding_seed(seed: int, round_: int, name: str) -> int:
     """Independent stochastic rounding for each member and round, so that rounding errors average out."""
     digest = hashlib.blake2b(f"{seed}\0{round_}\0{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
-
-

@@ -19,7 +19,10 @@ def configured_compressors(settings: CompressionSettings) -> tuple[Compressor, C
     settings : CompressionSettings
         Completed, as :meth:`RunSettings.from_run_config` returns them: presets are filled in.
     """
-    used = {"rank": settings.rank, "dtype": settings.dense_dtype}
-    up = {**used, "density": settings.density, "bits": settings.bits}
-    down = {**used, "density": settings.downlink_density, "bits": settings.downlink_bits}
-    return make_compressor(settings.compressor, **up), make_compressor(settings.compressor, **down)
+
+    def make(density: float, bits: int) -> Compressor:
+        return make_compressor(
+            settings.compressor, density=density, bits=bits, rank=settings.rank, dtype=settings.dense_dtype
+        )
+
+    return make(settings.density, settings.bits), make(settings.downlink_density, settings.downlink_bits)

@@ -17,6 +17,7 @@ from distro_fed.errors import TrainingError
 _MAGNITUDE = 0x7FFFFFFF  # a float32 without its sign, read as an integer, sorts by magnitude
 _STRIDE = 61  # one value in so many is looked at first; a prime, not to meet the same columns of every row
 _STRIP = 16  # rows of a chunk whose largest magnitude is looked at first
+_BATCH = 2**22  # values whose chunks are searched together, to make few calls
 _PLACE_BITS = 12  # a chunk has at most 4096 values
 
 
@@ -132,35 +133,29 @@ def top_k_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
         If a value is NaN, infinite or not below 2**64.
     """
     rows, h, across, w = grid.shape
-    step = max(1, BLOCK // (h * across * w))
+    step = max(1, _BATCH // (h * across * w))
     found = []
-    buffer = torch.empty(
-        min(step, rows), h, across, w, device=grid.device
-    )  # fresh memory would cost more than the work
     for first in range(0, rows, step):
         part = grid[first : first + step]
-        magnitudes = torch.abs(part, out=buffer[: part.shape[0]])
-        place = _places_per_chunk(magnitudes, k)
-        i = torch.arange(first, first + part.shape[0], device=grid.device)[:, None, None]
+        place = _places_per_chunk(part, k)
+        i = torch.arange(part.shape[0], device=grid.device)[:, None, None]
         j = torch.arange(across, device=grid.device)[None, :, None]
         u, v = place // w, place % w
-        distance = i * grid.stride(0) + u * grid.stride(1) + j * grid.stride(2) + v * grid.stride(3)
-        found.append(distance[magnitudes[i - first, u, j, v] > 0])
+        distance = (i + first) * grid.stride(0) + u * grid.stride(1) + j * grid.stride(2) + v * grid.stride(3)
+        found.append(distance[part[i, u, j, v] != 0])
     return torch.cat(found)
 
 
-def _places_per_chunk(magnitudes: torch.Tensor, k: int) -> torch.Tensor:
-    """Places (row by row in their chunk) of the ``k`` largest values: (rows of chunks, columns of chunks, k)."""
-    rows, h, across, w = magnitudes.shape
+def _places_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
+    """Places (row by row in their chunk) of the ``k`` largest magnitudes: (rows of chunks, columns of chunks, k)."""
+    rows, h, across, w = grid.shape
     strip = max(size for size in range(1, _STRIP + 1) if h % size == 0)
-    strips = magnitudes.view(rows, h // strip, strip, across, w)
-    maxima = strips.amax(2).permute(0, 2, 1, 3).flatten(2)
-    if not float(maxima.amax()) < LARGEST:
-        _refuse(magnitudes)
+    maxima = _strip_maxima(grid, strip)
     best = maxima.topk(min(k, maxima.shape[2]), dim=2, sorted=False).indices
-    i = torch.arange(rows, device=magnitudes.device)[:, None, None]
-    j = torch.arange(across, device=magnitudes.device)[None, :, None]
-    candidates = strips.permute(0, 3, 1, 4, 2)[i, j, best // w, best % w].flatten(2)
+    i = torch.arange(rows, device=grid.device)[:, None, None]
+    j = torch.arange(across, device=grid.device)[None, :, None]
+    strips = grid.unflatten(1, (h // strip, strip)).permute(0, 3, 1, 4, 2)
+    candidates = strips[i, j, best // w, best % w].abs_().flatten(2)
     values, chosen = candidates.topk(min(k, h * w), dim=2, sorted=False)
     of_strip = best.gather(2, chosen // strip)
     place = (of_strip // w * strip + chosen % strip) * w + of_strip % w
@@ -171,12 +166,27 @@ def _places_per_chunk(magnitudes: torch.Tensor, k: int) -> torch.Tensor:
     ambiguous &= threshold.squeeze(2) > 0  # below the non-zero values it does not matter which zeros are dropped
     if bool(ambiguous.any()):
         # one integer per value: its magnitude, then its place counted backwards, so that ties go to the lower place
-        chunks = magnitudes.permute(0, 2, 1, 3).flatten(2)[ambiguous]
-        backwards = torch.arange(h * w - 1, -1, -1, device=magnitudes.device)
+        chunks = grid.permute(0, 2, 1, 3)[ambiguous].flatten(1)
+        backwards = torch.arange(h * w - 1, -1, -1, device=grid.device)
         keys = (_magnitude_bits(chunks).to(torch.int64) << _PLACE_BITS) | backwards
         keys = keys.topk(place.shape[2], dim=1, sorted=False).values
         place[ambiguous] = h * w - 1 - (keys & 2**_PLACE_BITS - 1)
     return place
+
+
+def _strip_maxima(grid: torch.Tensor, strip: int) -> torch.Tensor:
+    """Largest magnitude of every strip: (rows of chunks, columns of chunks, strips of a chunk)."""
+    rows, h, across, w = grid.shape
+    maxima = torch.empty(rows, h // strip, across, w, device=grid.device)
+    step = min(rows, max(1, BLOCK // (h * across * w)))
+    buffer = torch.empty(step, h, across, w, device=grid.device)  # fresh memory would cost more than the work
+    for first in range(0, rows, step):
+        part = grid[first : first + step]
+        magnitudes = torch.abs(part, out=buffer[: part.shape[0]])
+        torch.amax(magnitudes.unflatten(1, (-1, strip)), 2, out=maxima[first : first + step])
+    if not float(maxima.amax()) < LARGEST:
+        _refuse(maxima)
+    return maxima.permute(0, 2, 1, 3).flatten(2)
 
 
 def _magnitude_bits(values: torch.Tensor) -> torch.Tensor:

@@ -47,7 +47,7 @@ def print_report(report: RunReport, console: Console) -> None:
 
 def _organisations(report: RunReport) -> Table:
     table = Table(box=box.SIMPLE_HEAD, caption="held-out loss in nats per token; bytes measured on serialised messages")
-    table.add_column("organisation")
+    table.add_column("organisation", overflow="fold")
     for title in ("loss before", "after", "change", "bytes up", "down", "total"):
         table.add_column(title, justify="right", no_wrap=True)
     before, after = report.loss_before, report.loss_after

@@ -119,9 +119,7 @@ class Courier:
         log.info("%s holds version %d and is sent what it lacks", reply.name, reply.version)
         first = self._sent[node_id]
         config = first.content.config_records["config"]
-        return self._message(
-            node_id, first.metadata.message_type, round_, config, evaluate=bool(config["evaluate"])
-        )
+        return self._message(node_id, first.metadata.message_type, round_, config, evaluate=bool(config["evaluate"]))
 
     def _record(self, node_id: int, round_: int, direction: Direction, kind: TrafficKind, size: int) -> None:
         if node_id in self._members.names:
@@ -136,4 +134,3 @@ class Courier:
             self._ledger.record(
                 round=round_, client=self._members.name(node_id), direction=direction, kind=kind, size=size
             )
-

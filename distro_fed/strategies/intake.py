@@ -46,9 +46,7 @@ def examine(message: Message, replica: Replica, round_: int, weighted_by: str | 
     try:
         if update.round != round_:
             raise UpdateError(f"update of round {update.round}, this is round {round_}")
-        decoded = replica.agreement.open(
-            update, kind=Kind.CLIENT, base_version=replica.version, chain=replica.chain
-        )
+        decoded = replica.agreement.open(update, kind=Kind.CLIENT, base_version=replica.version, chain=replica.chain)
     except UpdateError as error:
         return Refused(f"{error.code}: {error}", reply)
     examples = reply.metrics.get(EXAMPLES, 0.0)
@@ -64,7 +62,7 @@ def parse(message: Message) -> Reply | Refused:
     """Read a reply and sort out errors and failures."""
     if message.has_error():
         # Flower's reason may hold a stack trace with data in it; its number and first line are enough here
-        first_line = message.error.reason.strip().splitlines()[:1]
+        first_line = (message.error.reason or "").strip().splitlines()[:1]
         return Refused(f"error reply (code {message.error.code}) {''.join(first_line)[:200]}")
     try:
         reply = read_reply(message)
@@ -81,6 +79,8 @@ def explain_facts(agreement: Agreement, facts: dict[str, str]) -> str:
     """Which public facts of a run a member sees differently."""
     mine = agreement.facts()
     different = [
-        f"{name}: {facts[name]} there, {mine[name]} here" for name in mine if name in facts and facts[name] != mine[name]
+        f"{name}: {facts[name]} there, {mine[name]} here"
+        for name in mine
+        if name in facts and facts[name] != mine[name]
     ]
     return "; ".join(different)

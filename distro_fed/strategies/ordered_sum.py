@@ -35,8 +35,8 @@ class OrderedSum:
     members : mapping of int to str or None
         Node ids from which an update may come, with the name that orders them. While any name is
         unknown nothing can be added yet; :meth:`settle` tells it.
-    waiting_limit : int
-        Bytes that may wait in memory.
+    waiting_limit : int, optional
+        Bytes that may wait in memory; by default :data:`WAITING_LIMIT`.
     """
 
     def __init__(
@@ -44,18 +44,20 @@ class OrderedSum:
         agreement: Agreement,
         accumulator: torch.Tensor,
         members: Mapping[int, str | None],
-        waiting_limit: int = WAITING_LIMIT,
+        waiting_limit: int | None = None,
     ) -> None:
         self._agreement = agreement
         self._accumulator = accumulator
         self._names: dict[int, str | None] = dict(members)
-        self._limit = waiting_limit
+        self._limit = WAITING_LIMIT if waiting_limit is None else waiting_limit
         self._settled: dict[int, tuple[_Waiting, float] | None] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._in_memory = 0
         self.total_weight = 0.0
 
-    def settle(self, node_id: int, name: str | None, update: Update | None, decoded: Decoded | None, weight: float) -> None:
+    def settle(
+        self, node_id: int, name: str | None, update: Update | None, decoded: Decoded | None, weight: float
+    ) -> None:
         """Give the update of one member, or None if there will be none.
 
         Parameters
@@ -105,7 +107,9 @@ class OrderedSum:
             if entry is not None:
                 waiting, weight = entry
                 self._in_memory -= waiting.in_memory
-                self._add(self._agreement.compressor(Kind.CLIENT).decode(waiting.read().body, self._agreement.space), weight)
+                self._add(
+                    self._agreement.compressor(Kind.CLIENT).decode(waiting.read().body, self._agreement.space), weight
+                )
 
     def _add(self, decoded: Decoded, weight: float) -> None:
         decoded.add_to(self._accumulator, weight)

@@ -48,8 +48,9 @@ class Progress:
         up, down = self._bytes(round_, client)
         if not reason:
             log.info(
-                "\t%s: loss %.4f, held-out %s, %.1f s, %s up, %s down", client, metrics.get("train-loss", math.nan),
-                "-" if held_out is None else f"{held_out:.4f}", metrics.get("seconds", math.nan), _size(up), _size(down),
+                "\t%s: loss %.4f, held-out %s, %.1f s, %s up, %s down",
+                client, metrics.get("train-loss", math.nan), "-" if held_out is None else f"{held_out:.4f}",
+                metrics.get("seconds", math.nan), _size(up), _size(down),
             )  # fmt: skip
         self._emit(
             "reply", round=round_, client=client, accepted=not reason, reason=reason, loss=metrics.get("train-loss"),

@@ -27,8 +27,8 @@ def wait_for_nodes(grid: Grid, needed: int, timeout: float, poll_interval: float
             return nodes
         if time.monotonic() >= deadline:
             raise NotEnoughNodes(
-                f"{len(nodes)} of the {needed} nodes needed were there after {timeout:g} s; start more SuperNodes, wait "
-                "longer (start-timeout), or ask for fewer (min-available-nodes, min-train-nodes)"
+                f"{len(nodes)} of the {needed} nodes needed were there after {timeout:g} s; start more SuperNodes, "
+                "wait longer (start-timeout), or ask for fewer (min-available-nodes, min-train-nodes)"
             )
         time.sleep(min(poll_interval, max(0.0, deadline - time.monotonic())))
 

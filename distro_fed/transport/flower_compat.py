@@ -6,6 +6,8 @@ Written against flwr 1.42.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flwr.app import Context, Error, Message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.common.serde import context_from_proto, context_to_proto
@@ -16,7 +18,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 __all__ = [
-    "SUPERLINK_NODE_ID", "NodeInfo", "Run", "app_error", "copy_context", "message_bytes", "set_identity", "wire_copy",
+    "SUPERLINK_NODE_ID", "NodeInfo", "Run", "app_error", "copy_context", "message_bytes", "parse", "serialise",
+    "set_identity",
 ]  # fmt: skip
 
 
@@ -26,22 +29,27 @@ def message_bytes(message: Message) -> int:
         return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
 
 
-def wire_copy(message: Message) -> tuple[Message, int]:
-    """Serialise and parse a message as sender and receiver do.
+def serialise(message: Message) -> tuple[str, dict[str, bytes]]:
+    """A message as its content-addressed objects.
 
     Returns
     -------
-    tuple of Message and int
-        The copy, which shares no memory with the original, and its bytes.
+    tuple of str and dict
+        Id of the message's own object, and bytes by id of all objects.
     """
     message.metadata.__dict__["_message_id"] = message.object_id
     with no_object_id_recompute():
         contents = {key: bytes(part.deflate()) for key, part in get_all_nested_objects(message).items()}
-        identity = message.object_id
-    size = sum(map(len, contents.values()))
-    copy = inflate_object_from_contents(identity, contents)
-    copy.metadata.__dict__["_message_id"] = identity
-    return copy, size  # type: ignore[return-value]
+        return message.object_id, contents
+
+
+def parse(identity: str, contents: Mapping[str, bytes]) -> Message:
+    """A message out of its objects; shares no memory with the one that was serialised."""
+    message = inflate_object_from_contents(identity, dict(contents))
+    if not isinstance(message, Message):
+        raise TypeError(f"object {identity} is a {type(message).__name__}, not a Message")
+    message.metadata.__dict__["_message_id"] = identity
+    return message
 
 
 def copy_context(context: Context) -> Context:
@@ -59,4 +67,3 @@ def set_identity(run_id: int, node_id: int) -> int:
 def app_error(error: Exception, request: Message) -> Message:
     """The reply that Flower sends when a client app raises."""
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error)}:<'{error}'>"), reply_to=request)
-

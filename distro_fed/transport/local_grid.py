@@ -9,7 +9,7 @@ one holds one at a time, as in a real run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -21,9 +21,16 @@ from distro_fed.transport.flower_compat import (
     Run,
     app_error,
     copy_context,
+    parse,
+    serialise,
     set_identity,
-    wire_copy,
 )
+
+
+class _Queued(NamedTuple):
+    identity: str
+    node_id: int
+    objects: dict[str, bytes]
 
 
 class LocalGrid(Grid):
@@ -72,7 +79,9 @@ class LocalGrid(Grid):
         self._run_config = dict(run_config or {})
         self._drop, self._tamper, self._order = drop, tamper, order
         self._contexts: dict[int, Context] = {}
-        self._waiting: dict[str, Message] = {}
+        self._waiting: dict[str, _Queued] = {}
+        # as in Flower, an object that many messages share is kept once
+        self._objects: dict[str, bytes] = {}
         self.bytes_down: dict[int, int] = {}
         self.bytes_up: dict[int, int] = {}
         for index in range(nodes):
@@ -114,26 +123,28 @@ class LocalGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Serialise and queue messages."""
-        pushed: dict[str, Message] = {}
+        pushed: list[_Queued] = []
         for message in messages:
-            request, size = wire_copy(message)
-            node_id = request.metadata.dst_node_id
+            node_id = message.metadata.dst_node_id
             if node_id in self._contexts:
-                self.bytes_down[node_id] += size
-                pushed[request.metadata.message_id] = request
-        self._waiting.update(
-            (key, request)
-            for key, request in self._ordered(pushed)
-            if not (self._drop and self._drop(request, request.metadata.dst_node_id))
-        )
-        return list(pushed)
+                identity, contents = serialise(message)
+                self.bytes_down[node_id] += sum(map(len, contents.values()))
+                objects = {key: self._objects.setdefault(key, data) for key, data in contents.items()}
+                pushed.append(_Queued(identity, node_id, objects))
+        for queued in self._ordered(pushed):
+            if not (self._drop and self._drop(parse(queued.identity, queued.objects), queued.node_id)):
+                self._waiting[queued.identity] = queued
+        self._forget()
+        return [queued.identity for queued in pushed]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Run the next node that has one of these messages and return its reply, if any."""
         wanted = set(message_ids)
         for key in list(self._waiting):
             if key in wanted:
-                return [self._answer(self._waiting.pop(key))]
+                queued = self._waiting.pop(key)
+                self._forget()
+                return [self._answer(parse(queued.identity, queued.objects))]
         return []
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -145,11 +156,16 @@ class LocalGrid(Grid):
             replies.extend(batch)
         return replies
 
-    def _ordered(self, pushed: dict[str, Message]) -> list[tuple[str, Message]]:
+    def _ordered(self, pushed: list[_Queued]) -> list[_Queued]:
         if self._order is None:
-            return list(pushed.items())
-        by_node = {request.metadata.dst_node_id: (key, request) for key, request in pushed.items()}
+            return pushed
+        by_node = {queued.node_id: queued for queued in pushed}
         return [by_node[node_id] for node_id in self._order(list(by_node))]
+
+    def _forget(self) -> None:
+        """Drop objects that no waiting message refers to."""
+        used = {key for queued in self._waiting.values() for key in queued.objects}
+        self._objects = {key: data for key, data in self._objects.items() if key in used}
 
     def _answer(self, request: Message) -> Message:
         node_id = request.metadata.dst_node_id
@@ -162,6 +178,7 @@ class LocalGrid(Grid):
         finally:
             set_identity(self._run.run_id, before)
         self._contexts[node_id] = copy_context(context)
-        arrived, size = wire_copy(reply)
-        self.bytes_up[node_id] += size
+        identity, contents = serialise(reply)
+        self.bytes_up[node_id] += sum(map(len, contents.values()))
+        arrived = parse(identity, contents)
         return self._tamper(arrived, node_id) if self._tamper else arrived

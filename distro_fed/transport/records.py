@@ -156,9 +156,7 @@ def read_request(message: Message) -> Request:
             extra={key: value for key, value in config.items() if key not in _REQUEST_KEYS},
         )
     except KeyError as error:
-        raise UpdateError(
-            f"request lacks {error}; server and client need the same release of distro-fed"
-        ) from None
+        raise UpdateError(f"request lacks {error}; server and client need the same release of distro-fed") from None
 
 
 def reply_records(reply: Reply) -> RecordDict:

@@ -84,6 +84,7 @@ def test_per_chunk_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = next(chunk_grids(values, (64 * 5, 128), 64))
     whole = top_k_per_chunk(grid, 3)
     monkeypatch.setattr(select, "BLOCK", 1)
+    monkeypatch.setattr(select, "_BATCH", 2 * 64 * 128)
     assert sorted(top_k_per_chunk(grid, 3).tolist()) == sorted(whole.tolist())
 
 

