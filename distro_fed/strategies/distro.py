@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from distro_fed.agreement import Agreement
 from distro_fed.compression import make_compressor
 from distro_fed.compression.base import Compressor
-from distro_fed.errors import FederationError, SettingsError
+from distro_fed.errors import FederationError, NotEnoughNodes, SettingsError
 from distro_fed.replica import Replica
 from distro_fed.reporting.events import EventWriter
 from distro_fed.reporting.ledger import TrafficLedger
@@ -221,7 +221,14 @@ class DistroStrategy(Strategy):
         state.round = None
         if self.fraction_train == 0.0:
             return []
-        nodes = self._nodes(grid, max(self.min_available_nodes, self.min_train_nodes))
+        try:
+            nodes = self._nodes(grid, max(self.min_available_nodes, self.min_train_nodes))
+        except NotEnoughNodes as error:
+            if server_round == 1:
+                raise
+            # what the run has reached is worth more than a round
+            log.warning("round %d is skipped: %s", server_round, error)
+            nodes = []
         cohort = sample(nodes, self.fraction_train, self.min_train_nodes, self.seed, server_round)
         state.round = TrainingRound(
             server_round, cohort, state.replica, self.members, self.weighted_by_key, self.quorum
@@ -267,7 +274,10 @@ class DistroStrategy(Strategy):
         del arrays
         if self.fraction_evaluate == 0.0:
             return []
-        nodes = self._nodes(grid, self.min_evaluate_nodes)
+        nodes = sorted(grid.get_node_ids())
+        if len(nodes) < self.min_evaluate_nodes:
+            log.warning("no evaluation: %d nodes, min_evaluate_nodes = %d", len(nodes), self.min_evaluate_nodes)
+            return []
         cohort = sample(nodes, self.fraction_evaluate, self.min_evaluate_nodes, self.seed, server_round)
         return self.courier.messages(cohort, MessageType.EVALUATE, server_round, config, evaluate=True)
 

@@ -36,6 +36,7 @@ def strategy_from_settings(
     return DistroStrategy(
         fraction_train=federation.fraction_train,
         min_train_nodes=federation.min_train_nodes,
+        min_evaluate_nodes=1,
         min_available_nodes=federation.min_available_nodes,
         weighted_by_key=federation.weighted_by or None,
         compressor=uplink,

@@ -5,7 +5,8 @@ import pytest
 import scipy.fft
 import torch
 
-from distro_fed.compression.dct import chunk_grids, dct_, grid_shapes, inverse_dct_
+from distro_fed.compression import dct
+from distro_fed.compression.dct import add_inverse_dct_, chunk_grids, dct_, grid_shapes
 from distro_fed.layout import Layout, TensorSpec
 
 SHAPES = [
@@ -37,7 +38,22 @@ def test_inverse_and_norm(shape: tuple[int, ...]) -> None:
     y = x.clone()
     assert dct_(y, layout) is y
     assert y.norm().item() == pytest.approx(x.norm().item(), rel=1e-5)
-    torch.testing.assert_close(inverse_dct_(y, layout), x, atol=2e-6, rtol=1e-5)
+    back = torch.ones(layout.numel)
+    add_inverse_dct_(y, back, layout)
+    torch.testing.assert_close(back, x + 1, atol=4e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("density", [0.0, 1 / 2000, 1 / 200, 1 / 100])
+def test_the_sparse_inverse_is_the_inverse(density: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout([TensorSpec("a", (320, 192)), TensorSpec("b", (127, 131)), TensorSpec("c", (500,))])
+    coefficients = torch.randn(layout.numel) * (torch.rand(layout.numel) < density)
+    sparse, dense = torch.zeros(layout.numel), torch.zeros(layout.numel)
+    monkeypatch.setattr(dct, "_BATCH", 2 * 64 * 192)
+    add_inverse_dct_(coefficients.clone(), sparse, layout)
+    monkeypatch.setattr(dct, "_FEW", -1)
+    add_inverse_dct_(coefficients.clone(), dense, layout)
+    torch.testing.assert_close(sparse, dense, atol=2e-6, rtol=1e-5)
+    assert bool(sparse.any()) == (density > 0)
 
 
 def test_chunks_are_those_of_scipy() -> None:

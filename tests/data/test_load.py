@@ -77,9 +77,7 @@ def test_nothing_is_written_beside_the_data_nor_into_a_cache(
     assert not own_cache.exists()
 
 
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("a connection was opened"))
+def test_what_is_missing_is_named(tmp_path: Path, connections: list[object]) -> None:
     with pytest.raises(DataNotFound, match=r"'nobody/nothing' .*`hf download --repo-type dataset nobody/nothing`"):
         load_examples("nobody/nothing")
     with pytest.raises(DataNotFound, match="not a file"):
@@ -92,6 +90,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataNotFound, match="no data files"):
         load_examples(str(tmp_path / "empty"))
+    assert not connections
 
 
 def test_a_data_set_in_the_hub_cache_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,13 @@ def test_an_adapter_on_a_16_bit_base_is_float32(dtype: str) -> None:
     assert trainable.layout == build_adapter(tiny_llama(), {"r": 2}, seed=0).layout
 
 
+def test_building_asks_no_hub(connections: list[object]) -> None:
+    model = tiny_llama()
+    model.config._name_or_path = model.name_or_path = "org/model"
+    build_adapter(model, {}, seed=0)
+    assert not connections
+
+
 def test_flat_settings_become_lists_and_dicts() -> None:
     assert adapter_config({"target_modules": "q_proj, v_proj"}).target_modules == {"q_proj", "v_proj"}
     assert adapter_config({"target_modules": "q_proj"}).target_modules == {"q_proj"}

@@ -62,19 +62,20 @@ def test_digest_of_a_folder_is_kept_until_a_file_changes(
     assert load_base_model(str(folder)).digest == base_digest(tiny_llama(seed=1))
 
 
-def test_an_unknown_model_says_what_to_run_and_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_network(*args: object, **kwargs: object) -> None:
-        raise AssertionError("a connection was opened")
-
-    monkeypatch.setattr("socket.socket.connect", no_network)
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+def test_an_unknown_model_says_what_to_run_and_asks_nobody(connections: list[object]) -> None:
     with pytest.raises(ModelNotFound, match=r"'nobody/nothing' .* `hf download nobody/nothing`, set allow-download"):
         load_base_model("nobody/nothing")
     with pytest.raises(ModelNotFound, match="not a folder"):
         load_base_model("/no/such/folder")
     with pytest.raises(ModelNotFound, match="packaged:smollm2-135m"):
         load_base_model("packaged:gpt-5")
+    assert not connections
+
+
+def test_a_download_that_is_allowed_and_fails_says_why(connections: list[object]) -> None:
+    with pytest.raises(ModelNotFound, match="the hub did not give it"):
+        load_base_model("nobody/nothing", allow_download=True)
+    assert connections
 
 
 def test_a_model_in_the_hub_cache_is_found_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
