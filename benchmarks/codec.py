@@ -3,8 +3,9 @@
     python benchmarks/codec.py [--json] [--parameters 135e6] [--quick]
 
 Speed is a ratio: the DeMo way of doing the same selection (``demo_reference.py``) and this package's run in turns in
-one process with the same number of threads, and medians are compared. Memory is the peak of a fresh process above
-input vector and output replica. Bits are those of whole bodies; the bound is log2 C(n, k) / k and one sign.
+one process, on one thread each, and medians of their processor time are compared (on one thread it is the time on an
+idle machine, and other load disturbs it little). Memory is the peak of a fresh process above input vector and output
+replica. Bits are those of whole bodies; the bound is log2 C(n, k) / k and one sign.
 """
 
 from __future__ import annotations
@@ -96,9 +97,10 @@ def demo_exchange(k: int, delta: torch.Tensor, layout: Layout, replica: torch.Te
 
 
 def seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    """Processor time of one call; one thread."""
+    start = time.process_time()
     run()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def compare_speed(layout: Layout, k: int, repeats: int) -> dict[str, float]:
@@ -159,14 +161,14 @@ def position_table(n: int) -> list[dict[str, float]]:
     return rows
 
 
-def resident() -> int:
-    """Memory of this process now, in bytes; the peak so far where the system does not tell."""
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else peak_resident()
+def memory(field: str) -> int:
+    """``VmRSS`` (now) or ``VmHWM`` (peak) of this process, in bytes; the peak for both where there is no /proc.
 
-
-def peak_resident() -> int:
-    """Largest memory of this process so far, in bytes."""
+    ``ru_maxrss`` alone would do, had a child not inherited that of the process that started it.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        return 1024 * int(status.read_text().split(field + ":")[1].split()[0])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -178,9 +180,9 @@ def extra_memory_here(name: str, parameters: float) -> float:
     exchange(compressor, pseudo_gradient(warm), warm, torch.zeros(warm.numel), torch.zeros(warm.numel))
     layout = smollm2_layout(parameters)
     delta, replica = pseudo_gradient(layout), torch.zeros(layout.numel).add_(0.0)
-    before = resident()
+    before = memory("VmRSS")
     exchange(compressor, delta, layout, torch.empty(layout.numel), replica)
-    return (peak_resident() - before) / (4 * layout.numel)
+    return (memory("VmHWM") - before) / (4 * layout.numel)
 
 
 def extra_memory(name: str, parameters: float) -> float:
@@ -210,16 +212,14 @@ def measure(parameters: float, quick: bool) -> dict[str, Any]:
         "positions": position_table(2**22 if quick else 2**24),
         "reference_bits_per_coefficient": REFERENCE_BITS,
         "parameters": layout.numel,
-        "threads": torch.get_num_threads(),
+        "threads": 1,
     }
 
 
 def show(figures: dict[str, Any]) -> None:
     """Print the figures for a person."""
     topk = figures["topk"]
-    print(
-        f"{figures['parameters']:,} parameters, {figures['threads']} threads, density 1/512 ({HEADLINE_K} of {AREA})\n"
-    )
+    print(f"{figures['parameters']:,} parameters, one thread, density 1/512 ({HEADLINE_K} of {AREA})\n")
     print(f"{'':46}{'dct-topk':>10}{'topk':>10}")
     print(f"{'bits per coefficient, whole body':46}{figures['bits_per_coefficient']:10.2f}{topk['bits']:10.2f}")
     print(
@@ -251,6 +251,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="8 million parameters, one repetition")
     parser.add_argument("--peak-of", choices=["dct-topk", "topk"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     parameters = min(arguments.parameters, 8e6) if arguments.quick else arguments.parameters
     if arguments.peak_of:
         print(extra_memory_here(arguments.peak_of, parameters))

@@ -56,5 +56,6 @@ def compress(tensor: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor, 
 def decompress(indices: torch.Tensor, values: torch.Tensor, chunks: torch.Size, shape: torch.Size) -> torch.Tensor:
     """Dense tensor of the received coefficients."""
     flat = torch.zeros(chunks).flatten(2) if len(chunks) == 4 else torch.zeros(chunks)
-    flat.scatter_(-1, indices, values)
+    # the mean over those who sent a coefficient, as the reference does; here one member sent all of them
+    flat.scatter_reduce_(-1, indices, values, reduce="mean", include_self=False)
     return inverse(flat.view(chunks), shape)

@@ -75,6 +75,8 @@ def atomic_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
             if name.is_file():
                 with name.open("rb") as stream:
                     os.fsync(stream.fileno())
+                # safetensors writes files that only their owner may read
+                name.chmod(0o666 & ~_umask())
         beside.chmod(0o777 & ~_umask())
         if replace and path.exists():
             _put_aside(path, beside)

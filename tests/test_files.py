@@ -46,6 +46,14 @@ def test_a_folder_appears_complete(tmp_path: Path) -> None:
     assert [entry.name for entry in target.parent.iterdir()] == ["folder"]
 
 
+def test_files_of_a_folder_have_the_rights_of_ordinary_ones(tmp_path: Path) -> None:
+    (tmp_path / "ordinary").write_text("x")
+    with atomic_folder(tmp_path / "folder") as beside:
+        (beside / "private").write_text("x")
+        (beside / "private").chmod(0o600)
+    assert (tmp_path / "folder" / "private").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
 def test_a_folder_does_not_appear_when_the_block_raises(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), atomic_folder(tmp_path / "folder") as beside:
         (beside / "half").write_text("x")

@@ -162,10 +162,9 @@ def _places_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
     values, chosen = candidates.topk(min(k, h * w), dim=2, sorted=False)
     place = best.gather(2, chosen // w) * w + chosen % w
 
-    threshold = values.amin(2, keepdim=True)
-    ambiguous = (maxima >= threshold).sum(2) > best.shape[2]
-    ambiguous |= (candidates >= threshold).sum(2) > values.shape[2]
-    ambiguous &= threshold.squeeze(2) > 0  # below the non-zero values it does not matter which zeros are dropped
+    # What was left out, in other rows or in these, may equal the smallest of what was taken.
+    left_out = torch.maximum(maxima.scatter(2, best, 0.0).amax(2), candidates.scatter_(2, chosen, 0.0).amax(2))
+    ambiguous = (left_out > 0) & (left_out >= values.amin(2))
     if bool(ambiguous.any()):
         # one integer per value: its magnitude, then its place counted backwards, so that ties go to the lower place
         chunks = grid.permute(0, 2, 1, 3)[ambiguous].flatten(1)

@@ -55,7 +55,10 @@ def wheel(monkeypatch: pytest.MonkeyPatch) -> Path:
             [
                 {
                     "title": f"Page {i // 4}",
-                    "query": f"Title: Page\nBackground: About page {i // 4}.\nQuestion: What is {i}?\nAnswer:",
+                    "query": (
+                        f"Title: Page\nBackground: Before it. Page {i // 4} tells of thing {i} here. Behind it."
+                        f"\nQuestion: What is {i}?\nAnswer:"
+                    ),
                     "answers_text": [f"thing {i}", "other"],
                 }
                 for i in range(160)
@@ -94,7 +97,7 @@ def test_four_organisations_are_written_in_a_shape_that_loads(wheel: Path, tmp_p
     mathematics = {row["prompt"]: row["completion"] for row in _rows(out, "mathematics")}
     assert mathematics["Question: How many is 5 + 1?\nAnswer:"] == " It is 6\nThe answer is 6."
     reading = {row["prompt"]: row["completion"] for row in _rows(out, "reading")}
-    assert reading["About page 1.\nQuestion: What is 5?\nAnswer:"] == " thing 5"
+    assert reading["Page 1 tells of thing 5 here.\nQuestion: What is 5?\nAnswer:"] == " thing 5"
     assert len(reading) == 160
     trivia = {row["prompt"]: row["completion"] for row in _rows(out, "trivia")}
     assert trivia["Question: Capital?\nAnswer:"] == " Santiago"
@@ -109,7 +112,7 @@ def test_no_question_and_no_page_is_on_both_sides(wheel: Path, tmp_path: Path) -
             load_examples(str(tmp_path / "orgs" / name), split=split)["prompt"] for split in ("train", "test")
         )
         groups = [
-            {prompt.split("\nQuestion")[0] if name == "reading" else prompt for prompt in side}
+            {prompt.split(" tells")[0] if name == "reading" else prompt for prompt in side}
             for side in (train, test)
         ]
         assert groups[0]

@@ -61,7 +61,8 @@ def test_every_point_lies_inside_the_picture(points: list[tuple[float, float]]) 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9), st.booleans())
 def test_ticks_enclose_and_are_few(low: float, span: float, whole: bool) -> None:
     ticks = _ticks(low, low + span, whole=whole)
-    assert ticks[0] <= low + 1e-6 * max(1, abs(low)) and ticks[-1] >= low + span - 1e-6 * max(1, abs(low) + span)
+    slack = 1e-8 * (span + max(1, abs(low)))
+    assert ticks[0] <= low + slack and ticks[-1] >= low + span - slack
     assert 2 <= len(ticks) <= 10
     assert not whole or all(tick == round(tick) for tick in ticks)
 
