@@ -130,7 +130,8 @@ class RunSettings:
     #: folder for report, events and model; empty: ``runs/<run_name>``
     run_dir: str = ""
     seed: int = 0
-    #: a client's folder for replica and residual; empty: nothing is kept (stateless)
+    #: a client's folder for replica and residual; empty: nothing is kept (stateless); ``auto``: ``clients`` in
+    #: the run's folder, for simulations
     state_dir: str = ""
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
@@ -281,4 +282,7 @@ def _complete(settings: RunSettings) -> RunSettings:
     if not training.learning_rate:
         family = "subspace" if name == "subspace" else settings.model.mode
         training = replace(training, learning_rate=_LEARNING_RATES[family])
-    return replace(settings, compression=compression, training=training)
+    state_dir = settings.state_dir
+    if state_dir == "auto":
+        state_dir = f"{settings.run_dir or 'runs/' + settings.run_name}/clients"
+    return replace(settings, compression=compression, training=training, state_dir=state_dir)

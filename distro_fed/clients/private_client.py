@@ -13,7 +13,7 @@ from distro_fed.clients.process_state import ProcessState
 from distro_fed.clients.work import EvaluateResult, LocalTask, RoundInfo, TrainResult
 from distro_fed.errors import SettingsError
 from distro_fed.settings import RunSettings
-from distro_fed.transport.records import read_request, reply_records
+from distro_fed.transport.records import Reply, Status, read_request, reply_records
 
 if TYPE_CHECKING:
     from torch import nn
@@ -115,6 +115,11 @@ class PrivateClient:
         app = ClientApp()
         state = self._state
         guard = guarded(state.name, state.facts)
+
+        @app.query("hello")
+        @guard
+        def hello(message: Message, context: Context) -> Message:
+            return Message(reply_records(Reply(Status.OK, state.name(context), 0)), reply_to=message)
 
         @app.train()
         @guard

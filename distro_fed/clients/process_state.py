@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import threading
+import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 
@@ -40,8 +41,14 @@ class ProcessState:
 
     def __init__(self, task: LocalTask, settings: RunSettings | None, state_dir: str | None) -> None:
         self._task, self._settings, self._state_dir = task, settings, state_dir
+        self._key = uuid.uuid4().hex
         self._run: _LoadedRun | None = None
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Flower's simulation pickles the app into its workers with every message; there it must find the
+        # model that an earlier message has loaded
+        return _in_this_process, (self._key, self._task, self._settings, self._state_dir)
 
     def settings(self, context: Context) -> RunSettings:
         """Settings of the run."""
@@ -92,6 +99,16 @@ class ProcessState:
         # an organisation's own configuration wins over what the run asks for
         chosen = context.node_config.get("state-dir", self.settings(context).state_dir)
         return Path(str(chosen)).expanduser() if chosen else None
+
+
+_STATES: dict[str, ProcessState] = {}
+
+
+def _in_this_process(key: str, task: LocalTask, settings: RunSettings | None, state_dir: str | None) -> ProcessState:
+    if key not in _STATES:
+        _STATES[key] = ProcessState(task, settings, state_dir)
+        _STATES[key]._key = key
+    return _STATES[key]
 
 
 class _LoadedRun:

@@ -25,10 +25,10 @@ from distro_fed.compression.segments import segment_maxima
 if TYPE_CHECKING:
     from distro_fed.layout import Layout
 
-#: values transformed at a time; few enough to stay in a processor's cache
-_BLOCK = 2**17
+#: values transformed at a time: few enough for a processor's cache, many enough to make few calls
+_BLOCK = 2**18
 #: values whose sparse inverse is computed together, to make few calls
-_BATCH = 2**20
+_BATCH = 2**19
 #: rows of a chunk that are not zero, up to which the sparse inverse is the faster one
 _FEW = 32
 
@@ -173,11 +173,12 @@ def _transform_(grid: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> 
     buffers = torch.empty(2, step, h, across * w, device=grid.device)  # fresh memory would cost more than the work
     for first in range(0, rows, step):
         part = grid[first : first + step]
-        values = part.reshape(-1, h, across * w)
-        once, twice = buffers[:, : values.shape[0]]
-        if h > 1:
-            values = torch.bmm(left.expand(values.shape[0], h, h), values, out=once)
-        target = part if h > 1 and part.is_contiguous() else twice  # a product must not write over its input
-        torch.mm(values.view(-1, w), right.T, out=target.view(-1, w))
+        once, twice = buffers[:, : part.shape[0]]
+        torch.mm(part.reshape(-1, w), right.T, out=once.view(-1, w))  # first, because it reads in the order of memory
+        if h == 1:
+            part.copy_(once.view(part.shape))
+            continue
+        target = part.view(once.shape) if part.is_contiguous() else twice
+        torch.bmm(left.expand(part.shape[0], h, h), once, out=target)
         if target is twice:
             part.copy_(twice.view(part.shape))

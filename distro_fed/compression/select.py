@@ -137,17 +137,20 @@ def top_k_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
     found = []
     for first in range(0, rows, step):
         part = grid[first : first + step]
-        place = _places_per_chunk(part, k)
+        place, taken = _places_per_chunk(part, k)
         i = torch.arange(part.shape[0], device=grid.device)[:, None, None]
         j = torch.arange(across, device=grid.device)[None, :, None]
         u, v = place // w, place % w
         distance = (i + first) * grid.stride(0) + u * grid.stride(1) + j * grid.stride(2) + v * grid.stride(3)
-        found.append(distance[part[i, u, j, v] != 0])
+        found.append(distance[taken])
     return torch.cat(found)
 
 
-def _places_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
-    """Places (row by row in their chunk) of the ``k`` largest magnitudes: (rows of chunks, columns of chunks, k)."""
+def _places_per_chunk(grid: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places (row by row in their chunk) of the ``k`` largest magnitudes, and which of them are not zero.
+
+    Both of shape (rows of chunks, columns of chunks, k).
+    """
     rows, h, across, w = grid.shape
     segments = grid.reshape(-1, w)
     in_memory = segment_maxima(segments)
@@ -172,7 +175,7 @@ def _places_per_chunk(grid: torch.Tensor, k: int) -> torch.Tensor:
         keys = (_magnitude_bits(chunks).to(torch.int64) << _PLACE_BITS) | backwards
         keys = keys.topk(place.shape[2], dim=1, sorted=False).values
         place[ambiguous] = h * w - 1 - (keys & 2**_PLACE_BITS - 1)
-    return place
+    return place, values > 0
 
 
 def _magnitude_bits(values: torch.Tensor) -> torch.Tensor:

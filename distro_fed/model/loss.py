@@ -15,8 +15,7 @@ def summed_loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> tuple[to
     """Cross-entropy of the next token, summed over all trained tokens of a batch.
 
     The output head is run only at positions whose next token is trained by at least one row of the batch. With
-    completion-only labels that saves most of the head's work and memory, which in small models with large
-    vocabularies is a fifth of the whole step.
+    completion-only labels that saves most of the head's work and memory.
 
     Parameters
     ----------

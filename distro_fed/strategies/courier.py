@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from distro_fed.errors import UpdateError
@@ -17,9 +17,10 @@ from distro_fed.strategies.exchange import Exchange
 from distro_fed.strategies.intake import explain_facts
 from distro_fed.strategies.members import Members
 from distro_fed.transport.flower_compat import message_bytes
-from distro_fed.transport.records import Reply, Request, Status, read_reply, request_records
+from distro_fed.transport.records import HELLO, Reply, Request, Status, read_reply, request_records
 
 log = logging.getLogger("flwr")
+_KINDS: dict[str, TrafficKind] = {MessageType.TRAIN: "update", MessageType.EVALUATE: "evaluation"}
 
 
 class Courier:
@@ -76,6 +77,16 @@ class Courier:
             log.warning("round %d: no answer from %s in %g s", round_, self._members.name(node_id), timeout)
         self._sent = {}
 
+    def greet(self, grid: Grid, nodes: Sequence[int], timeout: float) -> None:
+        """Ask nodes for their names, which order them where Flower's node ids are random."""
+        exchange = Exchange(grid, timeout)
+        greetings = [Message(RecordDict(), node_id, HELLO, group_id="0") for node_id in nodes]
+        for message in greetings:
+            self._record(message.metadata.dst_node_id, 0, "down", "other", message_bytes(message))
+        exchange.push(greetings)
+        for message in exchange.replies():
+            self._account(message, 0)
+
     def settle_traffic(self) -> None:
         """Record the bytes of nodes that never told a name under a stand-in."""
         for node_id in list(self._unnamed):
@@ -90,14 +101,14 @@ class Courier:
         )
         content = request_records(request, frames, config)
         message = Message(content, node_id, message_type, group_id=str(round_))
-        kind: TrafficKind = "keyframe" if is_keyframe else "evaluation" if message_type == "evaluate" else "update"
+        kind = "keyframe" if is_keyframe else _KINDS[message_type]
         self._record(node_id, round_, "down", kind, message_bytes(message))
         return message
 
     def _account(self, message: Message, round_: int) -> Reply | None:
         """Count a reply and learn from it; returns it if the node is behind."""
         node_id = message.metadata.src_node_id
-        kind: TrafficKind = "evaluation" if message.metadata.message_type == "evaluate" else "update"
+        kind = _KINDS.get(message.metadata.message_type, "other")
         reply = None
         if not message.has_error():
             try:

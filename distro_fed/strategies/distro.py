@@ -222,14 +222,16 @@ class DistroStrategy(Strategy):
         if self.fraction_train == 0.0:
             return []
         try:
-            nodes = self._nodes(grid, max(self.min_available_nodes, self.min_train_nodes))
+            nodes = wait_for_nodes(grid, max(self.min_available_nodes, self.min_train_nodes), self.start_timeout)
         except NotEnoughNodes as error:
             if server_round == 1:
                 raise
             # what the run has reached is worth more than a round
             log.warning("round %d is skipped: %s", server_round, error)
             nodes = []
-        cohort = sample(nodes, self.fraction_train, self.min_train_nodes, self.seed, server_round)
+        if self.fraction_train < 1.0 and (strangers := [node for node in nodes if node not in self.members.names]):
+            state.courier.greet(grid, strangers, self.round_timeout)
+        cohort = sample(self._ordered(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round)
         state.round = TrainingRound(
             server_round, cohort, state.replica, self.members, self.weighted_by_key, self.quorum
         )
@@ -274,7 +276,7 @@ class DistroStrategy(Strategy):
         del arrays
         if self.fraction_evaluate == 0.0:
             return []
-        nodes = sorted(grid.get_node_ids())
+        nodes = self._ordered(grid.get_node_ids())
         if len(nodes) < self.min_evaluate_nodes:
             log.warning("no evaluation: %d nodes, min_evaluate_nodes = %d", len(nodes), self.min_evaluate_nodes)
             return []
@@ -302,9 +304,8 @@ class DistroStrategy(Strategy):
             raise FederationError("the strategy has no model yet: call start() or prepare() first")
         return self._state
 
-    def _nodes(self, grid: Grid, needed: int) -> list[int]:
-        """All nodes in an order that a seed can be applied to: by name where it is known."""
-        nodes = wait_for_nodes(grid, needed, self.start_timeout)
+    def _ordered(self, nodes: Iterable[int]) -> list[int]:
+        """Nodes by name, as far as it is known: Flower's node ids are random in every run."""
         return sorted(nodes, key=lambda node_id: (self.members.names.get(node_id, ""), node_id))
 
     def _advance(self, round_: int, mean: torch.Tensor) -> None:

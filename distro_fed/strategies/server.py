@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from distro_fed.compression.configured import configured_compressors
+from distro_fed.errors import SettingsError
 from distro_fed.model.card import CardFacts, OrganisationFacts, write_model_card
 from distro_fed.model.configured import load_trainable
 from distro_fed.model.export import save_adapter, save_full_model
@@ -63,13 +64,25 @@ def run_server(grid: Grid, settings: RunSettings) -> Result:
     DistroFedError
         Of any kind; the event file ends with ``run_failed`` then.
     """
-    folder = Path(settings.run_dir or Path("runs") / settings.run_name)
+    folder = _run_folder(settings)
     with EventWriter(folder / EVENTS_FILE) as events:
         try:
             return _run(grid, settings, folder, events)
         except Exception as error:
             events.write("run_failed", error=f"{type(error).__name__}: {error}")
             raise
+
+
+def _run_folder(settings: RunSettings) -> Path:
+    """The run's folder; without ``run-dir`` a new one, so that no run overwrites another."""
+    if settings.run_dir:
+        if (Path(settings.run_dir) / MODEL_FOLDER).exists():
+            raise SettingsError(f"run-dir {settings.run_dir!r} holds the model of another run; name a new folder")
+        return Path(settings.run_dir)
+    folder, number = Path("runs") / settings.run_name, 2
+    while (folder / EVENTS_FILE).exists():
+        folder, number = Path("runs") / f"{settings.run_name}-{number}", number + 1
+    return folder
 
 
 def _run(grid: Grid, settings: RunSettings, folder: Path, events: EventWriter) -> Result:

@@ -27,6 +27,8 @@ from distro_fed.errors import UpdateError
 from distro_fed.update import Update, parse_frame, parse_frames
 
 STYPE = "distro_fed.update/1"
+#: message type that asks a node for nothing but its name
+HELLO = "query.hello"
 NAME_LIMIT = 64
 _WORDS_LIMIT = 16
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"

@@ -168,3 +168,21 @@ def test_wrong_data_is_reported_by_its_code_only(model_folder: Path, tmp_path: P
     assert left_out.client == "clinic"
     assert "unusable-data" in left_out.reason or "data-not-found" in left_out.reason
     assert "secret" not in left_out.reason
+
+
+def test_an_app_that_is_pickled_with_every_message_keeps_its_model() -> None:
+    """As Flower's simulation does it, by value."""
+    from ray import cloudpickle
+
+    client = PrivateClient(make_model, shift_train)
+    copies = [cloudpickle.loads(cloudpickle.dumps(client)) for _ in range(2)]
+    assert copies[0]._state is copies[1]._state
+    pickled = cloudpickle.dumps(client.app())
+    for _ in range(2):
+        state = cloudpickle.loads(pickled)
+        grid = LocalGrid(state, 1, run_config={"compressor": "quantized"}, run_id=5)
+        strategy = DistroStrategy(
+            min_train_nodes=1, min_available_nodes=1, round_timeout=1, fraction_evaluate=0.0
+        )  # fmt: skip
+        strategy.start(grid, make_model(), 1)
+        assert strategy.replica.version == 1

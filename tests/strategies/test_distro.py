@@ -87,6 +87,23 @@ def test_nobody_is_sent_the_model() -> None:
     assert server.courier.downlink.keyframes_sent == 0
 
 
+def test_who_is_sampled_depends_on_names_and_seed_not_on_node_ids() -> None:
+    """Flower's node ids are random; the same organisations with other ids give the same bits."""
+
+    def shuffled(ids: list[int]) -> Any:
+        def config(index: int) -> dict[str, int]:
+            return {"partition-id": ids[index]}
+
+        return run(
+            compressor=coder("quantized"), nodes=6, node_configs=[config(index) for index in range(6)],
+            strategy={"fraction_train": 0.5, "seed": 3},
+        )[0]  # fmt: skip
+
+    one, other = shuffled([0, 1, 2, 3, 4, 5]), shuffled([4, 2, 0, 5, 1, 3])
+    assert torch.equal(one.replica.values, other.replica.values)
+    assert one.ledger.total(kind="other") > 0
+
+
 # --- members that fail ------------------------------------------------------------------------------
 
 
