@@ -130,8 +130,8 @@ class RunSettings:
     #: folder for report, events and model; empty: ``runs/<run_name>``
     run_dir: str = ""
     seed: int = 0
-    #: a client's folder for replica and residual; empty: nothing is kept (stateless); ``auto``: ``clients`` in
-    #: the run's folder, for simulations
+    #: folder for replica and residual of the clients of a simulation; empty: nothing is kept (stateless); ``auto``:
+    #: ``clients`` in the run's folder. A deployed client takes ``state-dir`` of its own node config only.
     state_dir: str = ""
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)

@@ -1,7 +1,8 @@
 """Where an organisation's text lies.
 
-The organisation's own node config decides; only where it says nothing (simulation) the run's ``data-folder``
-folder is used. A run can therefore never make a deployed client read a file of the server's choice.
+The organisation's own node config decides. Paths in the run's settings come from whoever started the run; they
+are followed only by nodes that have a ``partition-id``, which Flower gives to the virtual nodes of a simulation. A
+run can therefore not make a deployed client read or write a file of somebody else's choice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ class DataSource:
     test: str | None
 
 
+def follows_run_paths(node_config: Mapping[str, object]) -> bool:
+    """Whether paths in the run's settings are for this node: true for virtual nodes of a simulation."""
+    return "partition-id" in node_config
+
+
 def data_source(node_config: Mapping[str, object], settings: DataSettings) -> DataSource:
     """Find the data of a node.
 
@@ -43,14 +49,14 @@ def data_source(node_config: Mapping[str, object], settings: DataSettings) -> Da
         train = str(given)
         test = node_config.get("test-data") or (train if "train-data" not in node_config else None)
         return DataSource(str(node_config.get("name") or Path(train).stem), train, str(test) if test else None)
-    if not settings.data_folder:
+    if not settings.data_folder or not follows_run_paths(node_config):
         raise DataNotFound(
             'no data: give the node --node-config \'data="/folder" name="..."\', or in a simulation set the run\'s '
             "'data-folder' to a folder with one subfolder for each organisation"
         )
     root = Path(settings.data_folder).expanduser()
     folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    partition = int(str(node_config.get("partition-id", 0)))
+    partition = int(str(node_config["partition-id"]))
     if partition >= len(folders):
         raise DataNotFound(
             f"{root} has {len(folders)} organisations, this is node {partition} (counting from 0): run as many nodes "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context
 
 from distro_fed.agreement import Agreement
+from distro_fed.clients.data_source import follows_run_paths
 from distro_fed.clients.replica_store import ReplicaStore
 from distro_fed.clients.residual_store import ResidualStore
 from distro_fed.clients.work import LocalTask, Participant, RoundInfo
@@ -96,8 +97,9 @@ class ProcessState:
     def _folder(self, context: Context) -> Path | None:
         if self._state_dir is not None:
             return Path(self._state_dir) if self._state_dir else None
-        # an organisation's own configuration wins over what the run asks for
-        chosen = context.node_config.get("state-dir", self.settings(context).state_dir)
+        chosen = context.node_config.get("state-dir", "")
+        if not chosen and follows_run_paths(context.node_config):
+            chosen = self.settings(context).state_dir
         return Path(str(chosen)).expanduser() if chosen else None
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: values transformed at a time: few enough for a processor's cache, many enough to make few calls
 _BLOCK = 2**18
 #: values whose sparse inverse is computed together, to make few calls
-_BATCH = 2**19
+_BATCH = 2**21
 #: rows of a chunk that are not zero, up to which the sparse inverse is the faster one
 _FEW = 32
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
@@ -23,12 +22,9 @@ from distro_fed.strategies.intake import Refused, parse
 from distro_fed.strategies.members import Members
 from distro_fed.strategies.metrics import MetricsAggregation, metrics_content, weighted_mean
 from distro_fed.strategies.progress import Progress
+from distro_fed.strategies.run_state import RunState
 from distro_fed.strategies.sampling import sample, wait_for_nodes
 from distro_fed.strategies.training_round import TrainingRound
-from distro_fed.update import Kind
-
-if TYPE_CHECKING:
-    import torch
 
 log = logging.getLogger("flwr")
 
@@ -126,7 +122,7 @@ class DistroStrategy(Strategy):
         self.server_residual, self.evaluate_every = server_residual, evaluate_every
         self.events = events
         self.ledger, self.members = TrafficLedger(), Members()
-        self._state: _RunState | None = None
+        self._state: RunState | None = None
 
     @property
     def replica(self) -> Replica:
@@ -161,7 +157,8 @@ class DistroStrategy(Strategy):
         agreement = Agreement(layout, self.compressor, self.downlink_compressor, self.seed, self.base_digest, run_id)
         replica = Replica.initial(agreement, values)
         courier = Courier(replica, self.members, self.ledger, num_rounds)
-        self._state = _RunState(replica, courier, Progress(self.ledger, num_rounds, self.events))
+        progress = Progress(self.ledger, num_rounds, self.events)
+        self._state = RunState(replica, courier, progress, keep_residual=self.server_residual)
         return replica
 
     def start(
@@ -262,7 +259,7 @@ class DistroStrategy(Strategy):
         contents = [metrics_content(current.metrics[name]) for name in sorted(current.metrics)]
         aggregated = self.train_metrics_aggr_fn(contents, self.weighted_by_key or "") if contents else None
         if mean is not None:
-            self._advance(server_round, mean)
+            state.advance(server_round, mean)
         loss = aggregated.get("train-loss") if aggregated else None
         state.progress.round_finished(
             server_round, float(loss) if isinstance(loss, float | int) else None, current.left_out, skipped=mean is None
@@ -299,7 +296,7 @@ class DistroStrategy(Strategy):
         return self.evaluate_metrics_aggr_fn(contents, "held-out-tokens") if contents else None
 
     @property
-    def _run_state(self) -> _RunState:
+    def _run_state(self) -> RunState:
         if self._state is None:
             raise FederationError("the strategy has no model yet: call start() or prepare() first")
         return self._state
@@ -307,28 +304,3 @@ class DistroStrategy(Strategy):
     def _ordered(self, nodes: Iterable[int]) -> list[int]:
         """Nodes by name, as far as it is known: Flower's node ids are random in every run."""
         return sorted(nodes, key=lambda node_id: (self.members.names.get(node_id, ""), node_id))
-
-    def _advance(self, round_: int, mean: torch.Tensor) -> None:
-        """Compress the mean once more and apply it, as every member will."""
-        state = self._run_state
-        agreement = state.replica.agreement
-        if state.residual is not None:
-            mean.add_(state.residual)
-        body = agreement.downlink.encode(mean, agreement.space, seed=agreement.seed * 1_000_003 + round_)
-        update = agreement.frame(Kind.AGGREGATE, round_, state.replica.version, state.replica.chain, body)
-        if self.server_residual:
-            agreement.downlink.decode(body, agreement.space).add_to(mean, -1.0)
-            state.residual = mean
-            state.replica.apply(update)
-        else:
-            state.replica.apply(update, scratch=mean)
-        state.courier.downlink.advanced(update)
-
-
-class _RunState:
-    """What one run needs, made by :meth:`DistroStrategy.prepare`."""
-
-    def __init__(self, replica: Replica, courier: Courier, progress: Progress) -> None:
-        self.replica, self.courier, self.progress = replica, courier, progress
-        self.round: TrainingRound | None = None
-        self.residual: torch.Tensor | None = None

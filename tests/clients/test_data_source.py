@@ -29,6 +29,12 @@ def test_the_nodes_own_configuration_wins_over_the_run(tmp_path: Path) -> None:
     assert data_source({"train-data": "t.jsonl"}, settings).test is None
 
 
+def test_a_deployed_node_does_not_follow_paths_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(DataNotFound, match="--node-config"):
+        data_source({"name": "clinic"}, DataSettings(data_folder=str(tmp_path)))
+
+
 def test_nothing_configured_says_what_to_do() -> None:
     with pytest.raises(DataNotFound, match="--node-config"):
         data_source({}, DataSettings())

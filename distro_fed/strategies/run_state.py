@@ -1,0 +1,59 @@
+"""What the server holds during one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distro_fed.replica import Replica
+from distro_fed.strategies.courier import Courier
+from distro_fed.strategies.progress import Progress
+from distro_fed.strategies.training_round import TrainingRound
+from distro_fed.update import Kind
+
+if TYPE_CHECKING:
+    import torch
+
+
+class RunState:
+    """Replica, traffic and history of a run, and the round that is going on.
+
+    Parameters
+    ----------
+    replica : Replica
+    courier : Courier
+    progress : Progress
+    keep_residual : bool
+        Carry what the compression of one aggregated update lost into the next.
+    """
+
+    def __init__(self, replica: Replica, courier: Courier, progress: Progress, *, keep_residual: bool) -> None:
+        self.replica, self.courier, self.progress = replica, courier, progress
+        self.round: TrainingRound | None = None
+        self._keep_residual = keep_residual
+        self._residual: torch.Tensor | None = None
+
+    def advance(self, round_: int, mean: torch.Tensor) -> None:
+        """Compress the members' mean once more and apply it, exactly as every member will.
+
+        Parameters
+        ----------
+        round_ : int
+        mean : torch.Tensor
+            Flat float32 in coefficient space; overwritten.
+        """
+        replica, agreement = self.replica, self.replica.agreement
+        if self._residual is not None:
+            mean.add_(self._residual)
+        body = agreement.downlink.encode(mean, agreement.space, seed=_rounding_seed(agreement.seed, round_))
+        update = agreement.frame(Kind.AGGREGATE, round_, replica.version, replica.chain, body)
+        if self._keep_residual:
+            agreement.downlink.decode(body, agreement.space).add_to(mean, -1.0)
+            self._residual = mean
+            replica.apply(update)
+        else:
+            replica.apply(update, scratch=mean)
+        self.courier.downlink.advanced(update)
+
+
+def _rounding_seed(seed: int, round_: int) -> int:
+    return (seed * 1_000_003 + round_) % 2**63

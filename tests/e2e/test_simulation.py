@@ -1,0 +1,81 @@
+"""The quickstart example through ``flwr run`` in Flower's own simulation runtime, with a tiny model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import tiny_model_folder
+
+ROOT = Path(__file__).parents[2]
+REPORT_KEYS = {
+    "mode", "compressor", "rounds", "local_steps", "clients", "loss_before", "loss_after", "bytes_up_per_client",
+    "bytes_down_per_client", "ratio_fedavg_full_bf16", "ratio_allreduce_bf16", "seconds",
+}  # fmt: skip
+
+LOAD = """
+import sys, torch
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+if sys.argv[3] == "lora":
+    from peft import PeftModel
+    model = PeftModel.from_pretrained(model, sys.argv[2])
+else:
+    model = AutoModelForCausalLM.from_pretrained(sys.argv[2])
+model.eval()
+ids = torch.arange(40, 60).view(1, -1)
+with torch.no_grad():
+    print(float(model(input_ids=ids).logits.float().sum()))
+"""
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("inputs")
+    tiny_model_folder(root / "model")
+    for name in ("bank", "clinic"):
+        (root / "organisations" / name).mkdir(parents=True)
+        for split, count in (("train", 20), ("test", 4)):
+            rows = [{"prompt": f"{name} {index % 5}:", "completion": f" answer {index % 5}"} for index in range(count)]
+            (root / "organisations" / name / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return root
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("mode", ["lora", "full"])
+def test_the_quickstart_runs_in_the_real_runtime(mode: str, inputs: Path, tmp_path: Path) -> None:
+    settings = (
+        f"mode={mode} base-model='{inputs / 'model'}' data-folder='{inputs / 'organisations'}' num-server-rounds=3 "
+        "local-steps=4 max-length=48 learning-rate=0.02"
+    )
+    command = [
+        sys.executable, "-c", "from distro_fed.cli.main import app; app()", "simulate",
+        str(ROOT / "examples" / "simulation_quickstart"), "--nodes", "2", "--runs-dir", str(tmp_path), "--name", "run",
+        "--run-config", settings,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env={**os.environ, "HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert set(report) >= REPORT_KEYS
+    assert report["mode"] == mode
+    assert report["clients"] == ["bank", "clinic"]
+    assert report["loss_after"]["mean"] < report["loss_before"]["mean"]
+    assert not any(record["left_out"] or record["skipped"] for record in report["history"])
+    # one compressed update a round each way, and one more down for the last evaluation
+    rounds, overhead = 3, 1500
+    for name in report["clients"]:
+        assert 0 < report["bytes_up_per_client"][name] < (rounds + 1) * (overhead + report["trainable_parameters"])
+        assert 0 < report["bytes_down_per_client"][name] < (rounds + 1) * (overhead + report["trainable_parameters"])
+    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
+    assert "answer" not in (tmp_path / "run" / "model" / "README.md").read_text()  # shapes, never content
+    model = tmp_path / "run" / "model"
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOAD, str(inputs / "model"), str(model), mode],
+        capture_output=True, text=True, check=True, timeout=120, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert float(loaded.stdout.split()[-1]) != 0.0
