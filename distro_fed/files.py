@@ -78,26 +78,28 @@ def atomic_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
                 # safetensors writes files that only their owner may read
                 name.chmod(0o666 & ~_umask())
         beside.chmod(0o777 & ~_umask())
+        old = beside.with_suffix(".old")
         if replace and path.exists():
-            _put_aside(path, beside)
+            # a folder cannot be renamed over one that is not empty
+            path.rename(old)
         try:
             beside.rename(path)
         except OSError:
+            if old.exists():
+                old.rename(path)
             if not path.is_dir():
                 raise
+        _remove(old)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     _sync_folder(path.parent)
 
 
-def _put_aside(path: Path, beside: Path) -> None:
-    """Free the name ``path``; a folder cannot be renamed over one that is not empty."""
-    old = beside.with_suffix(".old")
-    path.rename(old)
-    if old.is_dir():
-        shutil.rmtree(old)
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
     else:
-        old.unlink()
+        path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -131,7 +132,8 @@ class RunSettings:
     run_dir: str = ""
     seed: int = 0
     #: folder for replica and residual of the clients of a simulation; empty: nothing is kept (stateless); ``auto``:
-    #: ``clients`` in the run's folder. A deployed client takes ``state-dir`` of its own node config only.
+    #: ``clients`` in ``run-dir`` (or in ``runs/<run-name>``). A deployed client takes ``state-dir`` from its node
+    #: config only.
     state_dir: str = ""
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
@@ -209,7 +211,7 @@ _AT_LEAST: dict[str, float] = {
 }  # fmt: skip
 _AT_MOST: dict[str, float] = {
     "bits": 8, "downlink-bits": 8, "density": 1, "downlink-density": 1, "fraction-train": 1, "quorum": 1,
-    "seed": 2**63 - 1, "adam-beta1": 1, "adam-beta2": 1,
+    "seed": 2**63 - 1, "adam-beta1": 0.999999, "adam-beta2": 0.999999,
 }  # fmt: skip
 
 #: compressor, its parameters and learning rate for each mode, where the run leaves them open; measured
@@ -244,6 +246,12 @@ def _check(settings: RunSettings) -> None:
             raise SettingsError(f"setting {key} = {value!r}; it must be at least {_AT_LEAST[key]:g}")
         if key in _AT_MOST and float(value) > _AT_MOST[key]:
             raise SettingsError(f"setting {key} = {value!r}; it must be at most {_AT_MOST[key]:g}")
+    for key, value, pattern in (
+        ("run-name", settings.run_name, r"[A-Za-z0-9_][A-Za-z0-9_.-]*"),
+        ("device", settings.training.device, r"auto|cpu|mps|(cuda|xpu)(:\d+)?"),
+    ):
+        if not re.fullmatch(pattern, value):
+            raise SettingsError(f"setting {key} = {value!r} does not match {pattern}")
     compression, mode = settings.compression, settings.model.mode
     if compression.compressor == "subspace" and mode != "full":
         raise SettingsError(

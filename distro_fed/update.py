@@ -91,19 +91,23 @@ class Update:
 
     def to_bytes(self) -> bytes:
         """Serialise to one frame of ``OVERHEAD_BYTES + len(body)`` bytes."""
+        return b"".join(self._parts())
+
+    def _parts(self) -> tuple[bytes, bytes | memoryview, bytes]:
         header = _HEADER.pack(
             MAGIC, VERSION, self.kind, self.codec, 0, self.parameters, self.round, self.base_version,
             self.run, self.layout, self.chain, len(self.body),
         )  # fmt: skip
         state = hashlib.blake2b(header, digest_size=CHECKSUM_BYTES)
         state.update(self.body)
-        return b"".join((header, self.body, state.digest()))
+        return header, self.body, state.digest()
 
     @property
     def digest(self) -> bytes:
         """16 bytes over everything that the update says; the links of the version chain."""
         state = hashlib.blake2b(digest_size=16, person=b"df-update")
-        state.update(self.to_bytes())
+        for part in self._parts():
+            state.update(part)
         return state.digest()
 
     @property

@@ -17,7 +17,7 @@ console = Console()
 error_console = Console(stderr=True)
 
 #: what a run's folder holds
-EVENTS_FILE, LOG_FILE, REPORT_FILE, HTML_FILE = "events.jsonl", "flower.log", "report.json", "report.html"
+LOG_FILE = "flower.log"
 
 _VERBOSE = "distro_fed.verbose"
 

@@ -13,8 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from distro_fed.cli.common import (
-    HTML_FILE,
-    REPORT_FILE,
     CacheOption,
     RunConfigOption,
     RunsDirOption,
@@ -30,6 +28,7 @@ from distro_fed.errors import SettingsError
 from distro_fed.files import cache_dir
 from distro_fed.reporting.console import print_report
 from distro_fed.reporting.report import read_report
+from distro_fed.reporting.run_folder import HTML_FILE, MODEL_FOLDER, REPORT_FILE
 from distro_fed.reporting.units import format_seconds
 from distro_fed.wheels import packaged_wheels
 
@@ -59,9 +58,9 @@ def demo(
     overrides.setdefault("data-folder", str(data_folder))
     run_simulation(app, run_folder, overrides=overrides, nodes=len(organisations), verbose=verbose)
     print_report(read_report(run_folder / REPORT_FILE), console)
-    _compare(str({**app.config, **overrides}["base-model"]), run_folder / "model", data_folder, organisations)
+    _compare(str({**app.config, **overrides}["base-model"]), run_folder / MODEL_FOLDER, data_folder, organisations)
     console.rule()
-    for what, file in (("model", "model"), ("figures", REPORT_FILE), ("curves", HTML_FILE)):
+    for what, file in (("model", MODEL_FOLDER), ("figures", REPORT_FILE), ("curves", HTML_FILE)):
         console.print(f"{what:8} {run_folder / file}", soft_wrap=True, highlight=False)
     console.print(f"{'time':8} {format_seconds(time.monotonic() - started)}, everything together", highlight=False)
 

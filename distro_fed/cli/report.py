@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from distro_fed.cli.common import HTML_FILE, REPORT_FILE, VerboseOption, console
+from distro_fed.cli.common import VerboseOption, console
 from distro_fed.reporting.console import print_report
 from distro_fed.reporting.report import read_report
+from distro_fed.reporting.run_folder import HTML_FILE, REPORT_FILE
 
 
 def report(

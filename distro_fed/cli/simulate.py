@@ -15,9 +15,7 @@ from typing import Annotated
 import typer
 
 from distro_fed.cli.common import (
-    EVENTS_FILE,
     LOG_FILE,
-    REPORT_FILE,
     RunConfigOption,
     RunsDirOption,
     VerboseOption,
@@ -30,6 +28,7 @@ from distro_fed.errors import FederationError
 from distro_fed.reporting.console import ProgressView, print_report
 from distro_fed.reporting.events import read_events
 from distro_fed.reporting.report import read_report
+from distro_fed.reporting.run_folder import EVENTS_FILE, REPORT_FILE
 
 POLL_SECONDS = 0.3
 

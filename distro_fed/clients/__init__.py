@@ -2,6 +2,6 @@
 
 from distro_fed.clients.app import make_client_app
 from distro_fed.clients.private_client import PrivateClient
-from distro_fed.clients.work import EvaluateResult, RoundInfo, TrainResult
+from distro_fed.clients.task import EvaluateResult, RoundInfo, TrainResult
 
 __all__ = ["EvaluateResult", "PrivateClient", "RoundInfo", "TrainResult", "make_client_app"]

@@ -1,12 +1,13 @@
 """Where an organisation's text lies.
 
 The organisation's own node config decides. Paths in the run's settings come from whoever started the run; they
-are followed only by nodes that have a ``partition-id``, which Flower gives to the virtual nodes of a simulation. A
-run can therefore not make a deployed client read or write a file of somebody else's choice.
+are followed only by the virtual nodes of a simulation. A run can therefore not make a deployed client read or write
+a file of somebody else's choice.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from distro_fed.settings import DataSettings
 class DataSource:
     """Name of the organisation and its two sources, each a file, folder or hub id.
 
-    ``test`` is None if there is no held-out data: then nothing is evaluated.
+    ``name`` is empty if none is configured: then Flower's node id stands for it. ``test`` is None if there is no
+    held-out data: then nothing is evaluated.
     """
 
     name: str
@@ -28,8 +30,13 @@ class DataSource:
 
 
 def follows_run_paths(node_config: Mapping[str, object]) -> bool:
-    """Whether paths in the run's settings are for this node: true for virtual nodes of a simulation."""
-    return "partition-id" in node_config
+    """Whether paths in the run's settings are for this node: true for virtual nodes of a simulation.
+
+    Flower's simulation runs clients in Ray workers; a deployed client process has nothing to do with Ray. A node
+    config with ``simulation = true`` says the same.
+    """
+    ray = sys.modules.get("ray")
+    return node_config.get("simulation") is True or (ray is not None and bool(ray.is_initialized()))
 
 
 def data_source(node_config: Mapping[str, object], settings: DataSettings) -> DataSource:
@@ -48,7 +55,8 @@ def data_source(node_config: Mapping[str, object], settings: DataSettings) -> Da
     if given:
         train = str(given)
         test = node_config.get("test-data") or (train if "train-data" not in node_config else None)
-        return DataSource(str(node_config.get("name") or Path(train).stem), train, str(test) if test else None)
+        # never a name made out of the path: it would leave the organisation
+        return DataSource(str(node_config.get("name", "")), train, str(test) if test else None)
     if not settings.data_folder or not follows_run_paths(node_config):
         raise DataNotFound(
             'no data: give the node --node-config \'data="/folder" name="..."\', or in a simulation set the run\'s '
@@ -56,7 +64,7 @@ def data_source(node_config: Mapping[str, object], settings: DataSettings) -> Da
         )
     root = Path(settings.data_folder).expanduser()
     folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    partition = int(str(node_config["partition-id"]))
+    partition = int(str(node_config.get("partition-id", 0)))
     if partition >= len(folders):
         raise DataNotFound(
             f"{root} has {len(folders)} organisations, this is node {partition} (counting from 0): run as many nodes "

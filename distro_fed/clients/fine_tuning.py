@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distro_fed.agreement import Agreement
 from distro_fed.clients.data_source import DataSource, data_source
-from distro_fed.clients.work import EvaluateResult, RoundInfo, TrainResult
+from distro_fed.clients.task import EvaluateResult, RoundInfo, TrainResult
 from distro_fed.model.configured import load_trainable
 from distro_fed.settings import RunSettings, TrainingSettings
 
@@ -30,7 +30,7 @@ class _Corpus:
 
 
 class FineTuning:
-    """Causal language modelling with AdamW; a :class:`~distro_fed.clients.work.LocalTask`.
+    """Causal language modelling with AdamW; a :class:`~distro_fed.clients.task.LocalTask`.
 
     Holds one tokenizer, and the tokenised text of each organisation that this process has played.
     """
@@ -136,16 +136,21 @@ def _steps(
     info: RoundInfo,
     settings: TrainingSettings,
 ) -> LocalTraining:
+    import torch
+
     from distro_fed.clients.train_locally import train_locally
 
-    return train_locally(
-        trainable.model,
-        parameters,
-        batch,  # type: ignore[arg-type]
-        first_step=(info.round - 1) * settings.local_steps,
-        total_steps=info.rounds * settings.local_steps,
-        settings=settings,
-    )
+    # dropout must not depend on what this process has done before
+    with torch.random.fork_rng(devices=[parameters[0].device] if parameters[0].is_cuda else []):
+        torch.manual_seed((_client_seed(info) + info.round) % 2**63)
+        return train_locally(
+            trainable.model,
+            parameters,
+            batch,  # type: ignore[arg-type]
+            first_step=(info.round - 1) * settings.local_steps,
+            total_steps=info.rounds * settings.local_steps,
+            settings=settings,
+        )
 
 
 def _client_seed(info: RoundInfo) -> int:

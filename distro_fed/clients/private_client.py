@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 
 from distro_fed.clients.guard import guarded
 from distro_fed.clients.process_state import ProcessState
-from distro_fed.clients.work import EvaluateResult, LocalTask, RoundInfo, TrainResult
+from distro_fed.clients.task import EvaluateResult, LocalTask, RoundInfo, TrainResult
 from distro_fed.errors import SettingsError
 from distro_fed.settings import RunSettings
 from distro_fed.transport.records import Reply, Status, read_request, reply_records

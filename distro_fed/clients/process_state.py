@@ -6,9 +6,12 @@ message. Both find here what they need, loaded when the first message comes and 
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import re
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +19,10 @@ from flwr.app import Context
 
 from distro_fed.agreement import Agreement
 from distro_fed.clients.data_source import follows_run_paths
+from distro_fed.clients.participant import Participant
 from distro_fed.clients.replica_store import ReplicaStore
 from distro_fed.clients.residual_store import ResidualStore
-from distro_fed.clients.work import LocalTask, Participant, RoundInfo
+from distro_fed.clients.task import LocalTask, RoundInfo
 from distro_fed.compression.configured import configured_compressors
 from distro_fed.replica import Replica
 from distro_fed.settings import RunSettings
@@ -26,6 +30,8 @@ from distro_fed.transport.records import Request
 
 if TYPE_CHECKING:
     from distro_fed.model.trainable import Trainable
+
+log = logging.getLogger("distro_fed")
 
 
 class ProcessState:
@@ -53,7 +59,12 @@ class ProcessState:
 
     def settings(self, context: Context) -> RunSettings:
         """Settings of the run."""
-        return self._settings or RunSettings.from_run_config(context.run_config)
+        settings = self._settings or RunSettings.from_run_config(context.run_config)
+        if self._settings is None and not follows_run_paths(context.node_config):
+            # whether this machine may download is for its owner to say, not for whoever starts a run
+            allowed = context.node_config.get("allow-download") is True
+            settings = replace(settings, model=replace(settings.model, allow_download=allowed))
+        return settings
 
     def name(self, context: Context) -> str:
         """The organisation's name; never raises, since replies about failures carry it."""
@@ -82,6 +93,8 @@ class ProcessState:
         """The organisation that a message is for."""
         run, settings = self._load(context), self.settings(context)
         residuals = None
+        if settings.compression.error_feedback and run.folder is None:
+            log.warning("error-feedback = true, but there is no state-dir to keep a residual in: going on without")
         if settings.compression.error_feedback and run.folder is not None:
             path = run.folder / "residuals" / f"{_file_name(self.name(context))}.safetensors"
             residuals = ResidualStore(path, run.agreement.space)
@@ -125,6 +138,6 @@ class _LoadedRun:
 
 
 def _file_name(name: str) -> str:
-    """A file name for an organisation that no two organisations share."""
-    safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)
-    return safe if safe == name else f"{safe}-{name.encode().hex()[:32]}"
+    """A file name for an organisation that no two organisations share, whatever the file system folds."""
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:40]
+    return f"{safe}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"

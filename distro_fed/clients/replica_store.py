@@ -39,7 +39,7 @@ class ReplicaStore:
         self._folder = folder
         if folder is not None:
             (folder / "updates").mkdir(parents=True, exist_ok=True)
-            self._restore(folder)
+            self._catch_up(folder, None)
 
     def start_for(self, request: Request) -> int:
         """Version from which the server must start to serve this member; -1: it needs a full state.
@@ -74,8 +74,7 @@ class ReplicaStore:
                 f"asked for version {request.version}, this member is at {self._replica.version}: a late message"
             )
         if self._folder is not None:
-            # another process of this machine may be further
-            self._replay(self._folder, request.version)
+            self._catch_up(self._folder, request.version)
         before = self._replica
         self._replica = advance(self._replica, request.frames, request.version)
         if self._replica.chain != request.chain:
@@ -86,17 +85,19 @@ class ReplicaStore:
             self._keep(self._folder, request.frames)
         return self._replica
 
-    def _restore(self, folder: Path) -> None:
+    def _catch_up(self, folder: Path, target: int | None) -> None:
+        """Advance with what processes of this machine have kept: the newest snapshot, and updates after it."""
         for path in sorted(folder.glob("snapshot-*.frame"), reverse=True):
+            if _version(path) <= self._replica.version:
+                break
+            if target is not None and _version(path) > target:
+                continue
             try:
                 self._replica = Replica.from_keyframe(self._replica.agreement, parse_frame(path.read_bytes()))
                 self._from_keyframe = True
                 break
-            except UpdateError as error:
+            except (UpdateError, OSError) as error:  # damaged, or just pruned by another process
                 log.warning("snapshot %s is passed over: %s", path, error)
-        self._replay(folder, None)
-
-    def _replay(self, folder: Path, target: int | None) -> None:
         while target is None or self._replica.version < target:
             path = _frame_path(folder, self._replica.version)
             try:
@@ -104,7 +105,8 @@ class ReplicaStore:
             except FileNotFoundError:
                 return
             except UpdateError as error:
-                log.warning("kept update %s is passed over: %s", path, error)
+                log.warning("kept update %s is thrown away: %s", path, error)
+                path.unlink(missing_ok=True)
                 return
 
     def _keep(self, folder: Path, frames: tuple[Update, ...]) -> None:

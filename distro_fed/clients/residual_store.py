@@ -10,6 +10,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distro_fed.agreement import Agreement
+from distro_fed.errors import CorruptBody
 from distro_fed.files import write_atomically
 from distro_fed.layout import Layout
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 log = logging.getLogger("distro_fed")
-_KEY = "residual"
 
 
 class ResidualStore:
@@ -34,26 +35,47 @@ class ResidualStore:
     def __init__(self, path: Path, space: Layout) -> None:
         self._path, self._space = path, space
 
-    def load(self) -> torch.Tensor | None:
-        """Flat float32, ``(space.numel,)``; None if there is none that fits."""
+    def load(self, version: int, agreement: Agreement) -> torch.Tensor | None:
+        """Residual to add to an update on top of ``version``; flat float32, ``(space.numel,)``.
+
+        If the run still is at the version that the last update was made for, that round was skipped and
+        what was sent is part of the residual again. None if there is none that fits.
+        """
         from safetensors import SafetensorError
         from safetensors.torch import load
 
         try:
-            residual = load(self._path.read_bytes()).get(_KEY)
+            kept = load(self._path.read_bytes())
+            residual, made_for = kept["residual"], int(kept["version"])
+            if tuple(residual.shape) != (self._space.numel,) or not bool(residual.isfinite().all()):
+                raise ValueError("it does not fit this run")
+            if made_for == version:
+                agreement.uplink.decode(kept["sent"].numpy().tobytes(), self._space).add_to(residual)
         except FileNotFoundError:
             return None
-        except (SafetensorError, OSError) as error:
-            log.warning("the residual in %s cannot be read (%s); training goes on without it", self._path, error)
-            return None
-        if residual is None or tuple(residual.shape) != (self._space.numel,) or not bool(residual.isfinite().all()):
-            log.warning("the residual in %s does not fit this run; training goes on without it", self._path)
+        except (SafetensorError, OSError, KeyError, ValueError, CorruptBody) as error:
+            log.warning("the residual in %s is not used: %s", self._path, error)
             return None
         return residual
 
-    def save(self, residual: torch.Tensor) -> None:
-        """Replace the residual."""
+    def save(self, residual: torch.Tensor, version: int, sent: bytes) -> None:
+        """Replace the residual.
+
+        Parameters
+        ----------
+        residual : torch.Tensor
+            What the last update left unsent.
+        version : int
+            Version that the update was made on top of.
+        sent : bytes
+            Its body.
+        """
+        import torch
         from safetensors.torch import save
 
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path, save({_KEY: residual.detach().cpu().contiguous()}))
+        tensors = {
+            "residual": residual.detach().cpu().contiguous(),
+            "version": torch.tensor(version),
+            "sent": torch.frombuffer(bytearray(sent), dtype=torch.uint8),
+        }
+        write_atomically(self._path, save(tensors))

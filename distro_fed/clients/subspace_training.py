@@ -62,7 +62,11 @@ class SubspaceTraining:
     def attached(self) -> Iterator[None]:
         """While it is entered the model computes with ``W + B A`` and its own weights are frozen."""
         frozen = [(parameter, parameter.requires_grad) for parameter in self._trainable.parameters.values()]
-        handles = [self._modules[name].register_forward_hook(self._hook(name)) for name in self._coefficients]
+        handles = [
+            module.register_forward_hook(self._hook(name))
+            for name in self._coefficients
+            for module in self._modules[name]
+        ]
         for parameter, _ in frozen:
             parameter.requires_grad_(False)
         try:
@@ -92,8 +96,11 @@ class SubspaceTraining:
         return add
 
 
-def _modules_by_parameter(trainable: Trainable) -> dict[str, nn.Module]:
+def _modules_by_parameter(trainable: Trainable) -> dict[str, list[nn.Module]]:
+    """Linear modules by the name of their weight; several may share one."""
     from torch import nn
 
-    owners = {id(module.weight): module for module in trainable.model.modules() if isinstance(module, nn.Linear)}
-    return {name: owners[id(weight)] for name, weight in trainable.parameters.items() if id(weight) in owners}
+    linears = [module for module in trainable.model.modules() if isinstance(module, nn.Linear)]
+    return {
+        name: [module for module in linears if module.weight is weight] for name, weight in trainable.parameters.items()
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distro_fed.clients.work import EvaluateResult, RoundInfo, TrainResult
+from distro_fed.clients.task import EvaluateResult, RoundInfo, TrainResult
 from distro_fed.errors import SettingsError
 
 if TYPE_CHECKING:

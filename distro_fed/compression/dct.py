@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _BLOCK = 2**18
 #: values whose sparse inverse is computed together, to make few calls
 _BATCH = 2**21
+#: values of which products of basis vectors are added at a time; few enough for a second-level cache
+_PRODUCTS = 2**17
 #: rows of a chunk that are not zero, up to which the sparse inverse is the faster one
 _FEW = 32
 
@@ -136,9 +138,15 @@ def _add_inverse_(source: torch.Tensor, target: torch.Tensor) -> None:
     if factors is None:
         _transform_(source, _basis(h).T, _basis(w).T)
         target.add_(source)
-    else:
-        left, right = factors
-        target.permute(0, 2, 1, 3).add_(torch.bmm(left.transpose(1, 2), right).view(rows, across, h, w))
+        return
+    left, right = factors
+    step = min(rows, max(1, _PRODUCTS // (h * across * w)))
+    buffer = torch.empty(step * across, h, w, device=source.device)  # fresh memory would cost more than the work
+    for first in range(0, rows, step):
+        part = target[first : first + step]
+        chunks = slice(first * across, (first + part.shape[0]) * across)
+        products = torch.bmm(left[chunks].transpose(1, 2), right[chunks], out=buffer[: part.shape[0] * across])
+        part.add_(products.view(-1, across, h, w).permute(0, 2, 1, 3))
 
 
 def _factors(grid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:

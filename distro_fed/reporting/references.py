@@ -34,17 +34,17 @@ class Traffic:
         return self.sent + self.received
 
 
-def fedavg_full_bf16(*, parameters: int, clients: int, rounds: int, local_steps: int) -> Traffic:
+def fedavg_full_bf16(*, parameters: int, clients: float, rounds: float, local_steps: int) -> Traffic:
     """R1: federated averaging of the full model, dense bf16 down and up once a round.
 
     Parameters
     ----------
     parameters : int
         Parameters of the whole model, tied weights once.
-    clients : int
-        Members of the federation, >= 1. Has no influence here.
-    rounds : int
-        Rounds that changed the model.
+    clients : float
+        Members of a round, on average, >= 1. Has no influence here.
+    rounds : float
+        Rounds that changed the model and that the client took part in, on average.
     local_steps : int
         Optimizer steps of a client per round. Has no influence here.
 
@@ -54,11 +54,11 @@ def fedavg_full_bf16(*, parameters: int, clients: int, rounds: int, local_steps:
         If a number is out of range.
     """
     _check(parameters, clients, rounds, local_steps)
-    model = BYTES_PER_VALUE * parameters
-    return Traffic(sent=model * rounds, received=model * rounds)
+    size = round(BYTES_PER_VALUE * parameters * rounds)
+    return Traffic(sent=size, received=size)
 
 
-def allreduce_bf16(*, parameters: int, clients: int, rounds: int, local_steps: int) -> Traffic:
+def allreduce_bf16(*, parameters: int, clients: float, rounds: float, local_steps: int) -> Traffic:
     """R2: AdamW with a ring all-reduce of bf16 gradients in every optimizer step.
 
     In a ring each member sends, and receives, 2 (N - 1) / N gradients per step
@@ -66,11 +66,11 @@ def allreduce_bf16(*, parameters: int, clients: int, rounds: int, local_steps: i
     """
     _check(parameters, clients, rounds, local_steps)
     gradient = BYTES_PER_VALUE * parameters
-    one_way = 2 * (clients - 1) * gradient * rounds * local_steps // clients
+    one_way = round(2 * (clients - 1) * gradient * rounds * local_steps / clients)
     return Traffic(sent=one_way, received=one_way)
 
 
-def distro_report(*, parameters: int, clients: int, rounds: int, local_steps: int) -> Traffic:
+def distro_report(*, parameters: int, clients: float, rounds: float, local_steps: int) -> Traffic:
     """R3: the DisTrO report's own count: every member receives the bf16 gradient of every other, each step.
 
     The report (Peng et al. 2024, "A Preliminary Report on DisTrO", table 1) counts what one worker receives
@@ -78,7 +78,7 @@ def distro_report(*, parameters: int, clients: int, rounds: int, local_steps: in
     """
     _check(parameters, clients, rounds, local_steps)
     gradient = BYTES_PER_VALUE * parameters
-    return Traffic(sent=0, received=(clients - 1) * gradient * rounds * local_steps)
+    return Traffic(sent=0, received=round((clients - 1) * gradient * rounds * local_steps))
 
 
 def ratio(reference_bytes: float, our_bytes: float) -> float | None:
@@ -94,7 +94,7 @@ def ratio(reference_bytes: float, our_bytes: float) -> float | None:
     return reference_bytes / our_bytes if our_bytes else None
 
 
-def _check(parameters: int, clients: int, rounds: int, local_steps: int) -> None:
+def _check(parameters: int, clients: float, rounds: float, local_steps: int) -> None:
     for name, value, least in (
         ("parameters", parameters, 0),
         ("clients", clients, 1),

@@ -79,6 +79,8 @@ class RoundRecord:
         Too few replies: the model stayed as it was.
     left_out : list of LeftOut
         Replies that were not taken.
+    asked : int or None
+        How many clients were asked to train; None: all of them.
     """
 
     round: int
@@ -88,6 +90,7 @@ class RoundRecord:
     bytes_down: float = 0.0
     skipped: bool = False
     left_out: list[LeftOut] = field(default_factory=list)
+    asked: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +99,9 @@ class RunReport:
 
     Bytes are measured on serialised messages and include evaluation, catch-up and rounds that failed; the
     first download of the public base model is in neither side of a ratio. The ratios divide the bytes of
-    R1, R2 and R3 (:mod:`distro_fed.reporting.references`), sent plus received, by those of the mean client;
-    rounds that were skipped do not count for the references. ``ratio_fedavg_full_bf16_up`` and ``_down``
-    compare one direction with the same direction of R1.
+    R1, R2 and R3 (:mod:`distro_fed.reporting.references`), sent plus received, by those of the mean client. Rounds
+    that were skipped, and rounds that a client was not asked in, do not count for the references.
+    ``ratio_fedavg_full_bf16_up`` and ``_down`` compare one direction with the same direction of R1.
     """
 
     name: str
@@ -200,12 +203,10 @@ def build_report(
     names = list(dict.fromkeys([*clients, *ledger.clients()]))
     up = dict.fromkeys(names, 0) | ledger.per_client("up")
     down = dict.fromkeys(names, 0) | ledger.per_client("down")
-    run = {
-        "parameters": parameters,
-        "clients": len(names),
-        "rounds": sum(not record.skipped for record in history),
-        "local_steps": local_steps,
-    }
+    rounds, cohort = _participation(history, len(names))
+    run: dict[str, Any] = {
+        "parameters": parameters, "clients": cohort, "rounds": rounds, "local_steps": local_steps,
+    }  # fmt: skip
     r1, r2, r3 = fedavg_full_bf16(**run), allreduce_bf16(**run), distro_report(**run)
     mean_up, mean_down = _mean(up), _mean(down)
     return RunReport(
@@ -274,6 +275,15 @@ def reference_rows(report: RunReport) -> list[tuple[str, str, float | None]]:
     """Name, definition and ratio of R1, R2 and R3, for tables."""
     ratios = (report.ratio_fedavg_full_bf16, report.ratio_allreduce_bf16, report.ratio_distro_report)
     return [(*reference, ratio) for reference, ratio in zip(REFERENCES, ratios, strict=True)]
+
+
+def _participation(history: Sequence[RoundRecord], clients: int) -> tuple[float, float]:
+    """Rounds that a client takes part in, and members of a round, on average over the rounds that count.
+
+    A reference must not be charged for clients that sat a round out: ours are not either.
+    """
+    asked = [clients if record.asked is None else record.asked for record in history if not record.skipped]
+    return (sum(asked) / clients, sum(asked) / len(asked)) if asked and clients else (0.0, float(clients))
 
 
 def _with_cumulative_bytes(history: Sequence[RoundRecord], ledger: TrafficLedger, clients: int) -> list[RoundRecord]:

@@ -36,14 +36,26 @@ class Courier:
         Every message is recorded, also one that is lost or refused.
     rounds : int
         Rounds of the run.
+    time_to_live : float
+        Seconds after which a message is void, so that a node which was away does not work through the
+        rounds it missed.
     """
 
-    def __init__(self, replica: Replica, members: Members, ledger: TrafficLedger, rounds: int) -> None:
+    def __init__(
+        self, replica: Replica, members: Members, ledger: TrafficLedger, rounds: int, time_to_live: float
+    ) -> None:
+        self.time_to_live = max(60.0, time_to_live)
+        self._greeted: set[int] = set()
         self.downlink = Downlink(replica)
         self._replica, self._members, self._ledger, self._rounds = replica, members, ledger, rounds
         self._unnamed: dict[int, list[tuple[int, Direction, TrafficKind, int]]] = {}
         self._caught_up: set[int] = set()
         self._sent: dict[int, Message] = {}
+        self._exchange: Exchange | None = None
+
+    def node_of(self, reply: Message) -> int:
+        """Node that a reply is about."""
+        return reply.metadata.src_node_id if self._exchange is None else self._exchange.node_of(reply)
 
     def messages(
         self, nodes: Sequence[int], message_type: str, round_: int, config: ConfigRecord, *, evaluate: bool
@@ -59,17 +71,18 @@ class Courier:
         A node that answers that it lacks versions is sent them, once, and its second answer is the one
         that counts.
         """
-        exchange = Exchange(grid, timeout)
+        exchange = self._exchange = Exchange(grid, timeout)
         self._caught_up.clear()
         self._sent = {message.metadata.dst_node_id: message for message in messages}
         for node_id in exchange.push(messages):
             log.warning("round %d: %s could not be reached", round_, self._members.name(node_id))
 
         def keep(message: Message) -> bool:
-            behind = self._account(message, round_)
-            if behind is None or message.metadata.src_node_id in self._caught_up:
+            node_id = exchange.node_of(message)
+            behind = self._account(node_id, message, round_)
+            if behind is None or node_id in self._caught_up:
                 return True
-            again = self._catch_up(message.metadata.src_node_id, behind, round_)
+            again = self._catch_up(node_id, behind, round_)
             return bool(exchange.push([again]))  # could not be reached: the caller gets this reply
 
         yield from exchange.replies(keep)
@@ -78,14 +91,18 @@ class Courier:
         self._sent = {}
 
     def greet(self, grid: Grid, nodes: Sequence[int], timeout: float) -> None:
-        """Ask nodes for their names, which order them where Flower's node ids are random."""
+        """Ask nodes for their names, once, since names order them where Flower's node ids are random."""
+        strangers = [node_id for node_id in nodes if node_id not in self._members.names.keys() | self._greeted]
+        if not strangers:
+            return
+        self._greeted.update(strangers)
         exchange = Exchange(grid, timeout)
-        greetings = [Message(RecordDict(), node_id, HELLO, group_id="0") for node_id in nodes]
+        greetings = [Message(RecordDict(), node_id, HELLO, group_id="0") for node_id in strangers]
         for message in greetings:
             self._record(message.metadata.dst_node_id, 0, "down", "other", message_bytes(message))
         exchange.push(greetings)
         for message in exchange.replies():
-            self._account(message, 0)
+            self._account(exchange.node_of(message), message, 0)
 
     def settle_traffic(self) -> None:
         """Record the bytes of nodes that never told a name under a stand-in."""
@@ -100,14 +117,15 @@ class Courier:
             round_, self._rounds, self._replica.version, self._replica.chain, self._replica.agreement.run, evaluate
         )
         content = request_records(request, frames, config)
-        message = Message(content, node_id, message_type, group_id=str(round_))
+        message = Message(content, node_id, message_type, ttl=self.time_to_live, group_id=str(round_))
         kind = "keyframe" if is_keyframe else _KINDS[message_type]
         self._record(node_id, round_, "down", kind, message_bytes(message))
         return message
 
-    def _account(self, message: Message, round_: int) -> Reply | None:
+    def _account(self, node_id: int, message: Message, round_: int) -> Reply | None:
         """Count a reply and learn from it; returns it if the node is behind."""
-        node_id = message.metadata.src_node_id
+        if message.metadata.src_node_id != node_id:
+            return None  # made by Flower in the node's place: nothing came from the node
         kind = _KINDS.get(message.metadata.message_type, "other")
         reply = None
         if not message.has_error():

@@ -28,6 +28,9 @@ from distro_fed.strategies.training_round import TrainingRound
 
 log = logging.getLogger("flwr")
 
+#: how long nodes have to tell their names before the first sampling
+GREETING_SECONDS = 60.0
+
 
 class DistroStrategy(Strategy):
     """Stateless aggregation of compressed updates.
@@ -156,7 +159,7 @@ class DistroStrategy(Strategy):
         layout, values = initial_values(initial)
         agreement = Agreement(layout, self.compressor, self.downlink_compressor, self.seed, self.base_digest, run_id)
         replica = Replica.initial(agreement, values)
-        courier = Courier(replica, self.members, self.ledger, num_rounds)
+        courier = Courier(replica, self.members, self.ledger, num_rounds, self.round_timeout)
         progress = Progress(self.ledger, num_rounds, self.events)
         self._state = RunState(replica, courier, progress, keep_residual=self.server_residual)
         return replica
@@ -183,9 +186,22 @@ class DistroStrategy(Strategy):
         NotEnoughNodes
             Too few nodes within ``start_timeout``.
         """
-        timeout = self.round_timeout if timeout is None else timeout
-        replica = self.prepare(initial_arrays, grid.run.run_id, num_rounds)
+        self.prepare(initial_arrays, grid.run.run_id, num_rounds)
         del initial_arrays
+        return self.run(grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+
+    def run(
+        self,
+        grid: Grid,
+        num_rounds: int,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Second half of :meth:`start`, after :meth:`prepare`: a caller may free the initial model between them."""
+        timeout = self.round_timeout if timeout is None else timeout
+        replica = self.replica
         train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         result, nothing = Result(), ArrayRecord()
         log.info("Starting %s: %r, %d rounds", type(self).__name__, replica.agreement.layout, num_rounds)
@@ -226,8 +242,8 @@ class DistroStrategy(Strategy):
             # what the run has reached is worth more than a round
             log.warning("round %d is skipped: %s", server_round, error)
             nodes = []
-        if self.fraction_train < 1.0 and (strangers := [node for node in nodes if node not in self.members.names]):
-            state.courier.greet(grid, strangers, self.round_timeout)
+        if self.fraction_train < 1.0:
+            state.courier.greet(grid, nodes, min(GREETING_SECONDS, self.round_timeout))
         cohort = sample(self._ordered(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round)
         state.round = TrainingRound(
             server_round, cohort, state.replica, self.members, self.weighted_by_key, self.quorum
@@ -251,15 +267,16 @@ class DistroStrategy(Strategy):
             return None, None
         current, state.round = state.round, None
         for message in replies:
-            name, outcome = current.take(message)
+            name, outcome = current.take(state.courier.node_of(message), message)
             metrics = outcome.reply.metrics if outcome.reply else {}
-            state.progress.reply(server_round, name, getattr(outcome, "reason", ""), metrics)
+            reason = outcome.reason if isinstance(outcome, Refused) else ""
+            state.progress.reply(server_round, name, reason, metrics)
             del message, outcome
         mean = current.close()
         contents = [metrics_content(current.metrics[name]) for name in sorted(current.metrics)]
         aggregated = self.train_metrics_aggr_fn(contents, self.weighted_by_key or "") if contents else None
         if mean is not None:
-            state.advance(server_round, mean)
+            mean = state.advance(server_round, mean)
         loss = aggregated.get("train-loss") if aggregated else None
         state.progress.round_finished(
             server_round, float(loss) if isinstance(loss, float | int) else None, current.left_out, skipped=mean is None
@@ -285,7 +302,7 @@ class DistroStrategy(Strategy):
         metrics: dict[str, dict[str, float]] = {}
         for message in replies:
             reply = parse(message)
-            name = self.members.name(message.metadata.src_node_id)
+            name = self.members.name(self.courier.node_of(message))
             if isinstance(reply, Refused):
                 log.warning("evaluation after round %d: %s is left out: %s", server_round, name, reply.reason)
                 continue

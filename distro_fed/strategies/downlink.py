@@ -21,7 +21,7 @@ class Downlink:
     Attributes
     ----------
     log : UpdateLog
-        Updates so far. Never bigger than two keyframes: beyond one, a keyframe is cheaper.
+        Updates so far. Never bigger than a keyframe, which is cheaper beyond that.
     keyframes_sent : int
         How many nodes were sent a full state.
     """
@@ -41,10 +41,15 @@ class Downlink:
         tuple of ArrayRecord and bool
             Records for the message, and whether they hold a keyframe.
         """
+        if not self.log.start_version <= version <= self._replica.version:
+            version = NEEDS_KEYFRAME  # also a version that a member made up: one keyframe serves them all
         if version not in self._records:
             frames = None if version == NEEDS_KEYFRAME else self.log.frames_since(version)
             if frames is None or sum(map(len, frames)) > self._keyframe_bytes:
-                self._records[version] = (frames_record([self._replica.keyframe(round_).to_bytes()]), True)
+                if NEEDS_KEYFRAME not in self._records:
+                    keyframe = self._replica.keyframe(round_)
+                    self._records[NEEDS_KEYFRAME] = (frames_record([keyframe.to_bytes()]), True)
+                self._records[version] = self._records[NEEDS_KEYFRAME]
             else:
                 self._records[version] = (frames_record(frames), False)
         records, is_keyframe = self._records[version]
@@ -59,4 +64,4 @@ class Downlink:
         """``update`` has led the replica to a new version."""
         self.log.append(update)
         self.release()
-        self.log.prune(2 * self._keyframe_bytes)
+        self.log.prune(self._keyframe_bytes)

@@ -32,6 +32,7 @@ class Exchange:
         self._deadline = time.monotonic() + timeout
         self._poll_interval = poll_interval
         self._pending: dict[str, int] = {}
+        self._nodes: dict[str, int] = {}
         self._largest_reply = PULL_LIMIT
 
     def push(self, messages: Iterable[Message]) -> list[int]:
@@ -41,8 +42,8 @@ class Exchange:
             node_id = message.metadata.dst_node_id
             # one by one, since Flower reports only the ids of those that it could push
             pushed = list(self._grid.push_messages([message]))
-            if pushed:
-                self._pending[pushed[0]] = node_id
+            if pushed and pushed[0]:  # HttpGrid gives an empty id for a message that it could not store
+                self._pending[pushed[0]] = self._nodes[pushed[0]] = node_id
             else:
                 unreached.append(node_id)
         return unreached
@@ -70,6 +71,10 @@ class Exchange:
                 if on_reply(reply):
                     yield reply
                 del reply
+
+    def node_of(self, reply: Message) -> int:
+        """Node that a reply is about: one that Flower itself made in its place comes from the SuperLink."""
+        return self._nodes.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
 
     @property
     def unanswered(self) -> list[int]:

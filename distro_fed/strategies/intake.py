@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -14,7 +15,11 @@ from distro_fed.replica import Replica
 from distro_fed.transport.records import Reply, Status, read_reply
 from distro_fed.update import Kind, Update
 
+log = logging.getLogger("flwr")
+
 EXAMPLES = "num-examples"
+#: far above any number of examples, and small enough that no weighted sum overflows float32
+LARGEST_WEIGHT = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,14 @@ class Accepted:
 
 def examine(message: Message, replica: Replica, round_: int, weighted_by: str | None) -> Accepted | Refused:
     """Check a training reply completely; nothing is changed."""
+    try:
+        return _examine(message, replica, round_, weighted_by)
+    except Exception as error:  # whatever one member sends, the round goes on without it
+        log.exception("a reply cannot be read")
+        return Refused(f"it cannot be read ({type(error).__name__})")
+
+
+def _examine(message: Message, replica: Replica, round_: int, weighted_by: str | None) -> Accepted | Refused:
     reply = parse(message)
     if isinstance(reply, Refused):
         return reply
@@ -53,7 +66,7 @@ def examine(message: Message, replica: Replica, round_: int, weighted_by: str | 
     if examples <= 0:
         return Refused(f"it reports {examples:g} training examples", reply)
     weight = 1.0 if not weighted_by else reply.metrics.get(weighted_by, math.nan)
-    if not (math.isfinite(weight) and 0 < weight < 1e18):
+    if not 0 < weight <= LARGEST_WEIGHT:
         return Refused(f"its weight {weighted_by!r} is {weight}; a positive number is needed", reply)
     return Accepted(reply, update, decoded, weight)
 

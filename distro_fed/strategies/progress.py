@@ -6,10 +6,12 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from distro_fed.reporting.events import EventWriter
 from distro_fed.reporting.ledger import TrafficLedger
 from distro_fed.reporting.report import LeftOut, Losses, RoundRecord
+from distro_fed.reporting.units import format_bytes
 
 log = logging.getLogger("flwr")
 
@@ -30,6 +32,7 @@ class Progress:
     def __init__(self, ledger: TrafficLedger, rounds: int, events: EventWriter | None = None) -> None:
         self._ledger, self._rounds, self._events = ledger, rounds, events
         self._started = self._round_started = time.monotonic()
+        self._asked = 0
         self._training: list[RoundRecord] = []
         #: held-out loss by client after so many rounds; 0: before training
         self.held_out: dict[int, dict[str, float]] = {}
@@ -37,12 +40,13 @@ class Progress:
     def round_started(self, round_: int, clients: Sequence[str]) -> None:
         """A round's messages are made."""
         self._round_started = time.monotonic()
+        self._asked = len(clients)
         log.info("[ROUND %d/%d] %d nodes", round_, self._rounds, len(clients))
         self._emit("round_started", round=round_, clients=list(clients))
 
     def reply(self, round_: int, client: str, reason: str, metrics: Mapping[str, float]) -> None:
         """A training reply came; ``reason`` is empty if it was accepted."""
-        held_out = metrics.get("held-out-loss")
+        held_out = metrics.get("held-out-loss") if not reason else None
         if held_out is not None:
             self.held_out.setdefault(round_ - 1, {})[client] = held_out
         up, down = self._bytes(round_, client)
@@ -50,7 +54,7 @@ class Progress:
             log.info(
                 "\t%s: loss %.4f, held-out %s, %.1f s, %s up, %s down",
                 client, metrics.get("train-loss", math.nan), "-" if held_out is None else f"{held_out:.4f}",
-                metrics.get("seconds", math.nan), _size(up), _size(down),
+                metrics.get("seconds", math.nan), format_bytes(up), format_bytes(down),
             )  # fmt: skip
         self._emit(
             "reply", round=round_, client=client, accepted=not reason, reason=reason, loss=metrics.get("train-loss"),
@@ -63,7 +67,7 @@ class Progress:
         """A round is closed and the replica has advanced, or not."""
         record = RoundRecord(
             round=round_, train_loss=train_loss, held_out_loss=Losses.of({}), skipped=skipped,
-            left_out=[LeftOut(client, reason) for client, reason in sorted(left_out.items())],
+            left_out=[LeftOut(client, reason) for client, reason in sorted(left_out.items())], asked=self._asked,
         )  # fmt: skip
         self._training.append(record)
         elapsed = time.monotonic() - self._started
@@ -85,12 +89,8 @@ class Progress:
     def history(self) -> list[RoundRecord]:
         """One record a round, with the held-out losses measured after it."""
         return [
-            RoundRecord(
-                round=record.round, train_loss=record.train_loss, skipped=record.skipped, left_out=record.left_out,
-                held_out_loss=Losses.of(self.held_out.get(record.round, {})),
-            )
-            for record in self._training
-        ]  # fmt: skip
+            replace(record, held_out_loss=Losses.of(self.held_out.get(record.round, {}))) for record in self._training
+        ]
 
     def _bytes(self, round_: int, client: str | None) -> tuple[int, int]:
         return (
@@ -101,7 +101,3 @@ class Progress:
     def _emit(self, event: str, **fields: object) -> None:
         if self._events is not None:
             self._events.write(event, **fields)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1000:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from distro_fed.errors import TrainingError
 from distro_fed.replica import Replica
 from distro_fed.strategies.courier import Courier
 from distro_fed.strategies.progress import Progress
@@ -12,6 +14,8 @@ from distro_fed.update import Kind
 
 if TYPE_CHECKING:
     import torch
+
+log = logging.getLogger("flwr")
 
 
 class RunState:
@@ -32,8 +36,11 @@ class RunState:
         self._keep_residual = keep_residual
         self._residual: torch.Tensor | None = None
 
-    def advance(self, round_: int, mean: torch.Tensor) -> None:
+    def advance(self, round_: int, mean: torch.Tensor) -> torch.Tensor | None:
         """Compress the members' mean once more and apply it, exactly as every member will.
+
+        Returns None, with the replica unchanged, if the mean cannot be coded: a member may send numbers that
+        are finite and yet too large.
 
         Parameters
         ----------
@@ -44,7 +51,11 @@ class RunState:
         replica, agreement = self.replica, self.replica.agreement
         if self._residual is not None:
             mean.add_(self._residual)
-        body = agreement.downlink.encode(mean, agreement.space, seed=_rounding_seed(agreement.seed, round_))
+        try:
+            body = agreement.downlink.encode(mean, agreement.space, seed=_rounding_seed(agreement.seed, round_))
+        except TrainingError as error:
+            log.warning("round %d is skipped: the mean of its updates is unusable: %s", round_, error)
+            return None
         update = agreement.frame(Kind.AGGREGATE, round_, replica.version, replica.chain, body)
         if self._keep_residual:
             agreement.downlink.decode(body, agreement.space).add_to(mean, -1.0)
@@ -53,6 +64,7 @@ class RunState:
         else:
             replica.apply(update, scratch=mean)
         self.courier.downlink.advanced(update)
+        return mean
 
 
 def _rounding_seed(seed: int, round_: int) -> int:

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from distro_fed.compression.configured import configured_compressors
-from distro_fed.errors import SettingsError
+from distro_fed.errors import FederationError, SettingsError
 from distro_fed.model.card import CardFacts, OrganisationFacts, write_model_card
 from distro_fed.model.configured import load_trainable
 from distro_fed.model.export import save_adapter, save_full_model
 from distro_fed.reporting.events import EventWriter
 from distro_fed.reporting.html import write_html
 from distro_fed.reporting.report import RunReport, build_report
+from distro_fed.reporting.run_folder import EVENTS_FILE, HTML_FILE, MODEL_FOLDER, REPORT_FILE
 from distro_fed.settings import RunSettings
 from distro_fed.strategies.distro import DistroStrategy
 
-if TYPE_CHECKING:
-    from distro_fed.model.configured import LoadedTrainable
-
 log = logging.getLogger("flwr")
-EVENTS_FILE, REPORT_FILE, HTML_FILE, MODEL_FOLDER = "events.jsonl", "report.json", "report.html", "model"
 
 
 def strategy_from_settings(
@@ -53,21 +52,34 @@ def strategy_from_settings(
     )
 
 
-def run_server(grid: Grid, settings: RunSettings) -> Result:
+def run_server(
+    grid: Grid,
+    settings: RunSettings,
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+) -> Result:
     """Run a federation from its base model to its report; the body of a ``ServerApp``'s main.
 
-    Writes into the run's folder (``run-dir``, or ``runs/<run-name>``): ``events.jsonl`` while it runs, and at
-    the end ``model/``, ``report.json`` and ``report.html``.
+    Writes into the run's folder (``run-dir``, or a new ``runs/<run-name>``): ``events.jsonl`` while it runs, and at
+    the end ``model/``, ``report.json`` and ``report.html``. If the run breaks off, what it has reached is saved as
+    ``model-unfinished/``.
+
+    Parameters
+    ----------
+    grid : Grid
+    settings : RunSettings
+    evaluate_fn : callable, optional
+        Evaluation on the server, before the first and after each round, as in Flower's strategies.
 
     Raises
     ------
     DistroFedError
-        Of any kind; the event file ends with ``run_failed`` then.
+        Of any kind; :class:`~distro_fed.errors.FederationError` if no round had enough valid replies. The event file
+        ends with ``run_failed`` then.
     """
     folder = _run_folder(settings)
     with EventWriter(folder / EVENTS_FILE) as events:
         try:
-            return _run(grid, settings, folder, events)
+            return _run(grid, settings, folder, events, evaluate_fn)
         except Exception as error:
             events.write("run_failed", error=f"{type(error).__name__}: {error}")
             raise
@@ -76,8 +88,8 @@ def run_server(grid: Grid, settings: RunSettings) -> Result:
 def _run_folder(settings: RunSettings) -> Path:
     """The run's folder; without ``run-dir`` a new one, so that no run overwrites another."""
     if settings.run_dir:
-        if (Path(settings.run_dir) / MODEL_FOLDER).exists():
-            raise SettingsError(f"run-dir {settings.run_dir!r} holds the model of another run; name a new folder")
+        if (Path(settings.run_dir) / EVENTS_FILE).exists():
+            raise SettingsError(f"run-dir {settings.run_dir!r} holds another run; name a new folder")
         return Path(settings.run_dir)
     folder, number = Path("runs") / settings.run_name, 2
     while (folder / EVENTS_FILE).exists():
@@ -85,20 +97,37 @@ def _run_folder(settings: RunSettings) -> Path:
     return folder
 
 
-def _run(grid: Grid, settings: RunSettings, folder: Path, events: EventWriter) -> Result:
+def _run(
+    grid: Grid,
+    settings: RunSettings,
+    folder: Path,
+    events: EventWriter,
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+) -> Result:
     started = time.monotonic()
     loaded = load_trainable(settings)
-    parameters, trainable = loaded.parameters, loaded.trainable.layout.numel
+    parameters, initial = loaded.parameters, loaded.trainable
     strategy = strategy_from_settings(settings, loaded.base_digest, events)
     rounds = settings.federation.num_server_rounds
     events.write(
         "run_started", name=settings.run_name, mode=settings.model.mode, compressor=strategy.compressor.describe(),
-        rounds=rounds, local_steps=settings.training.local_steps, parameters=parameters, trainable=trainable,
+        rounds=rounds, local_steps=settings.training.local_steps, parameters=parameters, trainable=initial.layout.numel,
     )  # fmt: skip
-    result = strategy.start(grid, loaded.trainable, rounds)
+    strategy.prepare(initial, grid.run.run_id, rounds)
+    del loaded, initial  # the replica is all the server needs while it runs
+    try:
+        result = strategy.run(grid, rounds, evaluate_fn=evaluate_fn)
+    except BaseException:
+        if strategy.replica.version > 0:
+            _export(strategy, folder / f"{MODEL_FOLDER}-unfinished", settings)
+        raise
+    if strategy.replica.version == 0:
+        reasons = {item.reason for record in strategy.progress.history() for item in record.left_out}
+        raise FederationError(
+            f"none of {rounds} rounds had enough valid replies; reasons: {'; '.join(sorted(reasons)) or 'no replies'}"
+        )
     model_folder = folder / MODEL_FOLDER
-    loaded.trainable.write(strategy.replica.values)
-    _export(loaded, model_folder, settings)
+    _export(strategy, model_folder, settings)
     report = _report(strategy, settings, parameters, time.monotonic() - started, model_folder)
     write_model_card(model_folder, _card_facts(strategy, report, settings))
     report.write_json(folder / REPORT_FILE)
@@ -111,7 +140,10 @@ def _run(grid: Grid, settings: RunSettings, folder: Path, events: EventWriter) -
 def _report(
     strategy: DistroStrategy, settings: RunSettings, parameters: int, seconds: float, model_folder: Path
 ) -> RunReport:
-    progress, rounds = strategy.progress, settings.federation.num_server_rounds
+    progress = strategy.progress
+    before = progress.held_out.get(0, {})
+    after = progress.held_out.get(settings.federation.num_server_rounds, {})
+    both = before.keys() & after.keys()  # means over different members would not compare
     return build_report(
         name=settings.run_name,
         mode=settings.model.mode,
@@ -120,8 +152,8 @@ def _report(
         clients=sorted(set(strategy.members.names.values())),
         ledger=strategy.ledger,
         history=progress.history(),
-        loss_before=progress.held_out.get(0, {}),
-        loss_after=progress.held_out.get(rounds, {}),
+        loss_before={name: before[name] for name in sorted(both)},
+        loss_after={name: after[name] for name in sorted(both)},
         parameters=parameters,
         trainable_parameters=strategy.replica.agreement.layout.numel,
         learning_rate=settings.training.learning_rate,
@@ -132,7 +164,9 @@ def _report(
     )
 
 
-def _export(loaded: LoadedTrainable, folder: Path, settings: RunSettings) -> None:
+def _export(strategy: DistroStrategy, folder: Path, settings: RunSettings) -> None:
+    loaded = load_trainable(settings)
+    loaded.trainable.write(strategy.replica.values)
     model: Any = loaded.trainable.model
     if settings.model.mode == "full":
         save_full_model(folder, model, loaded.tokenizer)

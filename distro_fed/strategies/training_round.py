@@ -58,9 +58,8 @@ class TrainingRound:
         self._sum = OrderedSum(self.replica.agreement, self._accumulator, names)
         self._open = set(self.cohort)
 
-    def take(self, message: Message) -> tuple[str, Accepted | Refused]:
+    def take(self, node_id: int, message: Message) -> tuple[str, Accepted | Refused]:
         """Check a reply and add its update; returns the member's name and what became of it."""
-        node_id = message.metadata.src_node_id
         if node_id not in self._open:
             return self.members.name(node_id), Refused("it was not asked, or has answered already")
         self._open.discard(node_id)
@@ -82,7 +81,7 @@ class TrainingRound:
         for node_id in sorted(self._open):
             self._leave_out(node_id, "no answer in time")
         weight = self._sum.close()
-        needed = max(1, math.ceil(self.quorum * len(self.cohort)))
+        needed = max(1, math.ceil(self.quorum * len(self.cohort) - 1e-9))  # 0.55 * 100 is a little above 55
         if len(self.metrics) < needed:
             log.warning(
                 "round %d is skipped: %d valid replies of %d nodes, quorum %d",

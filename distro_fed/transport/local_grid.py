@@ -86,7 +86,7 @@ class LocalGrid(Grid):
         self.bytes_up: dict[int, int] = {}
         for index in range(nodes):
             config = node_configs[index] if index < len(node_configs) else {}
-            self.add_node({"partition-id": index, "num-partitions": nodes, **config})
+            self.add_node({"partition-id": index, "num-partitions": nodes, "simulation": True, **config})
 
     def add_node(self, node_config: Mapping[str, Any]) -> int:
         """Let one more node join; returns its id."""

@@ -219,6 +219,15 @@ def test_a_long_refused_body_costs_a_multiple_of_its_own_length(compressor: Comp
     assert peak_of_refusal(compressor, body, space) < 3 * len(body)
 
 
+@each_sparse
+def test_a_gap_padded_with_megabytes_of_zeros(compressor: Compressor) -> None:
+    space = compressor.space(LAYOUT)
+    body = sparse_body(b"\0" + bytes(2**21) + b"\1", 1, space)
+    with pytest.raises(CorruptBody, match="too long for 1 positions"):
+        compressor.decode(body, space)
+    assert peak_of_refusal(compressor, body, space) < 100_000
+
+
 @pytest.mark.parametrize("name", ["dense", "quantized"])
 def test_a_wrong_length_is_refused_before_anything_is_allocated(name: str) -> None:
     space = Layout([TensorSpec("a", (2**20, 128), kind="matrix")])

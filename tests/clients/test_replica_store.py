@@ -103,6 +103,7 @@ def test_damaged_files_are_done_without(server: Server, tmp_path: Path) -> None:
     member = store(tmp_path)
     assert member.retained_version == 1
     assert same(member.bring_to(server.request(1)), server.replica)
+    assert store(tmp_path).retained_version == 3  # and has been replaced by what the server sent again
 
 
 def test_the_folder_is_bounded(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_four_organisations_are_written_in_a_shape_that_loads(wheel: Path, tmp_p
     medicine = {row["prompt"]: row["completion"] for row in _rows(out, "medicine")}
     assert medicine["Question: Which 5?\nA. w\nB. x\nC. y\nD. z\nAnswer:"] == " B. x"
     mathematics = {row["prompt"]: row["completion"] for row in _rows(out, "mathematics")}
-    assert mathematics["Question: How many is 5 + 1?\nAnswer:"] == " It is 6\nThe answer is 6."
+    assert mathematics["Question: How many is 5 + 1?\nAnswer:"] == " 6"
     reading = {row["prompt"]: row["completion"] for row in _rows(out, "reading")}
     assert reading["Page 1 tells of thing 5 here.\nQuestion: What is 5?\nAnswer:"] == " thing 5"
     assert len(reading) == 160

@@ -58,7 +58,8 @@ def test_the_quickstart_runs_in_the_real_runtime(mode: str, inputs: Path, tmp_pa
         str(ROOT / "examples" / "simulation_quickstart"), "--nodes", "2", "--runs-dir", str(tmp_path), "--name", "run",
         "--run-config", settings,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env={**os.environ, "HOME": str(tmp_path)})
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert set(report) >= REPORT_KEYS

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
 from torch import nn
 
 from distro_fed.clients import RoundInfo, TrainResult
@@ -18,6 +18,7 @@ from distro_fed.compression import make_compressor
 from distro_fed.errors import NotEnoughNodes, SettingsError
 from distro_fed.strategies import DistroStrategy
 from distro_fed.strategies.initial import replica_arrays
+from distro_fed.transport.flower_compat import SUPERLINK_NODE_ID, set_identity
 from distro_fed.transport.records import STYPE
 from tests.federation import make_model, partition, run, shift_train
 
@@ -181,6 +182,51 @@ def test_a_reply_that_is_not_what_it_should_be_is_left_out(change: Callable[[Mes
     assert left_out.client in ("client-1", "node 102")
     assert reason in left_out.reason
     assert server.replica.version == 1
+
+
+def test_numbers_that_are_finite_but_absurd_cost_a_round_at_most() -> None:
+    def absurd(model: nn.Module, info: RoundInfo) -> TrainResult:
+        result = shift_train(model, info)
+        if partition(info) == 1 and info.round == 1:
+            for parameter in model.parameters():
+                parameter.data.fill_(1.8e19)
+            return TrainResult(num_examples=10**12, loss=1.0)
+        return result
+
+    server, _ = run(rounds=3, train=absurd, compressor=coder("quantized"))
+    assert server.replica.version >= 2
+    assert server.replica.values.isfinite().all()
+
+
+def test_replies_that_flower_makes_count_for_the_node_they_are_about() -> None:
+    """NODE_UNAVAILABLE and the like come from the SuperLink, in the name of nobody."""
+
+    def unavailable(message: Message, node_id: int) -> Message:
+        if node_id == 102:
+            before = set_identity(1, SUPERLINK_NODE_ID)
+            error = Message(Error(5, "Node Unavailable"), reply_to=message)
+            error.metadata.__dict__["_reply_to_message_id"] = message.metadata.reply_to_message_id
+            error.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+            set_identity(1, before)
+            return error
+        return message
+
+    server, _ = run(rounds=1, tamper=unavailable)
+    (left_out,) = server.progress.history()[0].left_out
+    assert "Node Unavailable" in left_out.reason
+    assert left_out.client == "node 102"
+    assert not any(name == "node 1" for name in server.ledger.clients())
+
+
+def test_a_member_cannot_make_the_server_hold_many_keyframes() -> None:
+    server, _ = run(rounds=1)
+    kept = [server.courier.downlink.lacking(version, 2)[0] for version in (-1, 10**6, 10**6 + 1, -7)]
+    assert all(record is kept[0] for record in kept)
+
+
+def test_partial_participation_is_not_charged_to_the_references() -> None:
+    server, _ = run(rounds=2, nodes=4, strategy={"fraction_train": 0.5})
+    assert [record.asked for record in server.progress.history()] == [2, 2]
 
 
 def test_a_member_with_another_rank_is_told_apart() -> None:

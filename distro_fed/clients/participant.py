@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from distro_fed.agreement import Agreement
 from distro_fed.clients.replica_store import ReplicaStore
 from distro_fed.clients.residual_store import ResidualStore
+from distro_fed.clients.task import LocalTask, RoundInfo, TrainResult
 from distro_fed.errors import TrainingError, WrongBase, WrongRun
 from distro_fed.replica import Replica
-from distro_fed.settings import RunSettings
 from distro_fed.transport.records import Reply, Request, Status
 from distro_fed.update import Kind
 
@@ -24,87 +23,6 @@ if TYPE_CHECKING:
     import torch
 
     from distro_fed.model.trainable import Trainable
-
-
-@dataclass(frozen=True, slots=True)
-class RoundInfo:
-    """What a training or evaluation function is told.
-
-    Attributes
-    ----------
-    round, rounds : int
-        This round, from 1, and the number of rounds of the run.
-    name : str
-        The organisation's name.
-    settings : RunSettings
-        Settings of the run; ``settings.training.local_steps`` is the number of steps asked for.
-    node_config : mapping
-        Flower's configuration of this node.
-    extra : mapping
-        The server's ``train_config``.
-    """
-
-    round: int
-    rounds: int
-    name: str
-    settings: RunSettings
-    node_config: Mapping[str, object] = field(default_factory=dict)
-    extra: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainResult:
-    """What a training function returns.
-
-    Attributes
-    ----------
-    num_examples : int
-        Weighs the update; at least 1.
-    loss : float
-        Mean training loss, nats per token.
-    metrics : mapping of str to float
-        More numbers to report. They leave the organisation.
-    columns : tuple of str
-        Columns of the data that were trained on, for the model card: names, never content.
-    coefficients : torch.Tensor, optional
-        The update in the compressor's own space, ``(space.numel,)``, if training happened there. By default it is
-        taken from the change of the model's parameters.
-    """
-
-    num_examples: int
-    loss: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
-    coefficients: torch.Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluateResult:
-    """Held-out loss in nats per token, and how much it was measured on."""
-
-    loss: float
-    num_examples: int
-    tokens: int = 0
-
-
-class LocalTask(Protocol):
-    """What an organisation does with its data; see :class:`~distro_fed.clients.fine_tuning.FineTuning`."""
-
-    def load(self, settings: RunSettings) -> tuple[Trainable, str]:
-        """The model's trainable tensors at their initial values, and the digest of its frozen part."""
-        ...
-
-    def name(self, node_config: Mapping[str, object], settings: RunSettings) -> str:
-        """The organisation's name for itself, unique in the federation; empty: Flower's node id."""
-        ...
-
-    def train(self, trainable: Trainable, agreement: Agreement, info: RoundInfo) -> TrainResult:
-        """Train the model in place."""
-        ...
-
-    def evaluate(self, trainable: Trainable, info: RoundInfo) -> EvaluateResult | None:
-        """Measure the model on held-out data; None if there is none."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -141,10 +59,10 @@ class Participant:
         coefficients = self._pseudo_gradient(result, replica, request.round)
         body = self._compress(coefficients, request, info.name)
         update = self.agreement.frame(Kind.CLIENT, request.round, replica.version, replica.chain, body)
+        metrics |= {key: float(value) for key, value in result.metrics.items()}
         metrics |= {
-            **result.metrics,
-            "train-loss": result.loss,
-            "num-examples": result.num_examples,
+            "train-loss": float(result.loss),
+            "num-examples": float(result.num_examples),
             "seconds": time.monotonic() - started,
         }
         return Reply(Status.OK, info.name, self.replicas.retained_version, update, metrics, columns=result.columns)
@@ -188,13 +106,13 @@ class Participant:
 
     def _compress(self, coefficients: torch.Tensor, request: Request, name: str) -> bytes:
         agreement = self.agreement
-        if self.residuals is not None and (residual := self.residuals.load()) is not None:
+        if self.residuals is not None and (residual := self.residuals.load(request.version, agreement)) is not None:
             coefficients = coefficients.add_(residual.to(coefficients.device))
         seed = _rounding_seed(agreement.seed, request.round, name)
         body = agreement.uplink.encode(coefficients, agreement.space, seed)
         if self.residuals is not None:
             agreement.uplink.decode(body, agreement.space).add_to(coefficients, -1.0)
-            self.residuals.save(coefficients)
+            self.residuals.save(coefficients, request.version, body)
         return body
 
 
