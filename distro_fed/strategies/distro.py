@@ -17,11 +17,12 @@ from distro_fed.replica import Replica
 from distro_fed.reporting.events import EventWriter
 from distro_fed.reporting.ledger import TrafficLedger
 from distro_fed.strategies.courier import Courier
-from distro_fed.strategies.initial import InitialModel, initial_values, replica_arrays
+from distro_fed.strategies.initial import InitialModel, initial_values
 from distro_fed.strategies.intake import Refused, parse
 from distro_fed.strategies.members import Members
 from distro_fed.strategies.metrics import MetricsAggregation, metrics_content, weighted_mean
 from distro_fed.strategies.progress import Progress
+from distro_fed.strategies.round_loop import run_rounds
 from distro_fed.strategies.run_state import RunState
 from distro_fed.strategies.sampling import sample, wait_for_nodes
 from distro_fed.strategies.training_round import TrainingRound
@@ -188,42 +189,7 @@ class DistroStrategy(Strategy):
         """
         self.prepare(initial_arrays, grid.run.run_id, num_rounds)
         del initial_arrays
-        return self.run(grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-
-    def run(
-        self,
-        grid: Grid,
-        num_rounds: int,
-        timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """Second half of :meth:`start`, after :meth:`prepare`: a caller may free the initial model between them."""
-        timeout = self.round_timeout if timeout is None else timeout
-        replica = self.replica
-        train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        result, nothing = Result(), ArrayRecord()
-        log.info("Starting %s: %r, %d rounds", type(self).__name__, replica.agreement.layout, num_rounds)
-        self.summary()
-        if evaluate_fn and (metrics := evaluate_fn(0, replica_arrays(replica))) is not None:
-            result.evaluate_metrics_serverapp[0] = metrics
-        for round_ in range(1, num_rounds + 1):
-            messages = list(self.configure_train(round_, nothing, train_config, grid))
-            replies = self.courier.exchange(grid, messages, timeout, round_)
-            del messages
-            _, metrics = self.aggregate_train(round_, replies)
-            if metrics is not None:
-                result.train_metrics_clientapp[round_] = metrics
-            if evaluate_fn and (metrics := evaluate_fn(round_, replica_arrays(replica))) is not None:
-                result.evaluate_metrics_serverapp[round_] = metrics
-        messages = list(self.configure_evaluate(num_rounds, nothing, evaluate_config, grid))
-        metrics = self.aggregate_evaluate(num_rounds, self.courier.exchange(grid, messages, timeout, num_rounds))
-        if metrics is not None:
-            result.evaluate_metrics_clientapp[num_rounds] = metrics
-        self.courier.settle_traffic()
-        result.arrays = replica_arrays(replica)
-        return result
+        return run_rounds(self, grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

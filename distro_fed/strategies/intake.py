@@ -81,6 +81,8 @@ def parse(message: Message) -> Reply | Refused:
         reply = read_reply(message)
     except UpdateError as error:
         return Refused(f"{error.code}: {error}")
+    except Exception as error:
+        return Refused(f"it cannot be read ({type(error).__name__})")
     if reply.status is Status.FAILED:
         return Refused(f"the node reports {reply.code or 'a failure'}", reply)
     if reply.status is Status.BEHIND:

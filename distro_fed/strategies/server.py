@@ -23,6 +23,7 @@ from distro_fed.reporting.report import RunReport, build_report
 from distro_fed.reporting.run_folder import EVENTS_FILE, HTML_FILE, MODEL_FOLDER, REPORT_FILE
 from distro_fed.settings import RunSettings
 from distro_fed.strategies.distro import DistroStrategy
+from distro_fed.strategies.round_loop import run_rounds
 
 log = logging.getLogger("flwr")
 
@@ -116,7 +117,7 @@ def _run(
     strategy.prepare(initial, grid.run.run_id, rounds)
     del loaded, initial  # the replica is all the server needs while it runs
     try:
-        result = strategy.run(grid, rounds, evaluate_fn=evaluate_fn)
+        result = run_rounds(strategy, grid, rounds, evaluate_fn=evaluate_fn)
     except BaseException:
         if strategy.replica.version > 0:
             _export(strategy, folder / f"{MODEL_FOLDER}-unfinished", settings)

@@ -77,6 +77,14 @@ def test_trailing_bytes(compressor: Compressor, tail: bytes) -> None:
 
 
 @each_sparse
+def test_an_end_within_count_or_scales_is_named(compressor: Compressor) -> None:
+    body, space = valid_body(compressor)
+    for length in (0, 7, 8 + 2 * len(space) - 1):
+        with pytest.raises(CorruptBody, match=f"ends after {length} bytes, within its {8 + 2 * len(space)}"):
+            compressor.decode(body[:length], space)
+
+
+@each_sparse
 @pytest.mark.parametrize("count", [2**60, 2**64 - 1, 2**63, 2**32, 2**31])
 def test_counts_beyond_all_bounds(compressor: Compressor, count: int) -> None:
     body, space = valid_body(compressor)
