@@ -1,0 +1,101 @@
+"""The ready server app: what it leaves behind, at a good end and at a bad one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord
+
+from distro_fed.clients import make_client_app
+from distro_fed.errors import FederationError, SettingsError
+from distro_fed.reporting.events import read_events
+from distro_fed.reporting.report import read_report
+from distro_fed.settings import RunSettings
+from distro_fed.strategies.server import run_server
+from distro_fed.transport.local_grid import LocalGrid
+from tests.tiny import tiny_model_folder
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, Any]:
+    tiny_model_folder(tmp_path / "tiny")
+    for name in ("bank", "clinic"):
+        folder = tmp_path / "organisations" / name
+        folder.mkdir(parents=True)
+        for split in ("train", "test"):
+            rows = [{"text": f"{name} {index % 3} says something"} for index in range(8)]
+            (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return {
+        "base-model": str(tmp_path / "tiny"), "data-folder": str(tmp_path / "organisations"),
+        "run-dir": str(tmp_path / "run"), "state-dir": "auto", "num-server-rounds": 2, "local-steps": 2,
+        "max-length": 32, "learning-rate": 1e-2, "round-timeout": 5.0,
+    }  # fmt: skip
+
+
+def serve(
+    config: dict[str, Any],
+    drop: Callable[[Message, int], bool] | None = None,
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+) -> None:
+    grid = LocalGrid(make_client_app(), 2, run_config=config, drop=drop)
+    run_server(grid, RunSettings.from_run_config(config), evaluate_fn)
+
+
+@pytest.mark.parametrize("mode", ["lora", "full"])
+def test_a_run_leaves_model_report_and_events(config: dict[str, Any], tmp_path: Path, mode: str) -> None:
+    config["mode"] = mode
+    serve(config)
+    report = read_report(tmp_path / "run" / "report.json")
+    assert report.clients == ["bank", "clinic"]
+    assert report.loss_before.mean is not None
+    assert report.history[-1].held_out_loss.mean == report.loss_after.mean
+    assert report.ratio_fedavg_full_bf16 is not None
+    events = [event["event"] for event in read_events(tmp_path / "run" / "events.jsonl")[0]]
+    assert events[0] == "run_started"
+    assert events[-1] == "run_finished"
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "says something" not in card
+    assert "| bank |" in card.replace("  ", " ")
+    if mode == "full":
+        from transformers import AutoModelForCausalLM
+
+        tuned, base = (
+            AutoModelForCausalLM.from_pretrained(folder).model.layers[0].mlp.up_proj.weight
+            for folder in (tmp_path / "run" / "model", tmp_path / "tiny")
+        )
+        assert not torch.equal(tuned, base)
+
+
+def test_a_run_in_which_nothing_worked_ends_with_the_reasons(config: dict[str, Any], tmp_path: Path) -> None:
+    config["data-folder"] = str(tmp_path / "nothing here")
+    with pytest.raises(FederationError, match=r"none of 2 rounds had enough valid replies; .*data-not-found"):
+        serve(config)
+    assert not (tmp_path / "run" / "model").exists()
+    assert read_events(tmp_path / "run" / "events.jsonl")[0][-1]["event"] == "run_failed"
+
+
+def test_what_a_broken_run_has_reached_is_saved(config: dict[str, Any], tmp_path: Path) -> None:
+    def breaks(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if round_ == 1:
+            raise ConnectionError("the evaluation service is away")
+        return None
+
+    with pytest.raises(ConnectionError):
+        serve(config, evaluate_fn=breaks)
+    assert (tmp_path / "run" / "model-unfinished" / "adapter_model.safetensors").is_file()
+
+
+def test_no_run_overwrites_another(config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(config)
+    with pytest.raises(SettingsError, match="holds another run"):
+        serve(config)
+    monkeypatch.chdir(tmp_path)
+    config |= {"run-dir": "", "run-name": "mine", "num-server-rounds": 1, "state-dir": ""}
+    serve(config)
+    serve(config)
+    assert (tmp_path / "runs" / "mine-2" / "report.json").is_file()
