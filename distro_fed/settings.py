@@ -224,7 +224,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "dct-topk": {"density": 1 / 512},
     "dense": {},
 }
-_LEARNING_RATES = {"lora": 2e-3, "full": 1e-4, "subspace": 2e-2}
+_LEARNING_RATES = {"lora": 5e-3, "full": 1e-4, "subspace": 2e-2}
 
 
 def _typed(key: str, value: Any, default: Any) -> Any:
