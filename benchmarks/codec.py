@@ -6,8 +6,10 @@ Speed is a ratio: the DeMo way of doing the same selection (``demo_reference.py`
 one process, on one thread each, and medians of their processor time are compared (on one thread it is the time on an
 idle machine, and other load disturbs it little). ``speedup_vs_demo`` compares whole exchanges with error feedback, as
 a step of the DeMo optimizer has it: there what was sent is transformed back to leave the momentum, here the residual
-stays in coefficient space. ``speedup_vs_demo_without_feedback`` leaves that out on both sides. Memory is the peak of a fresh process above input vector and output
-replica. Bits are those of whole bodies; the bound is log2 C(n, k) / k and one sign.
+stays in coefficient space. ``speedup_vs_demo_without_feedback`` leaves that out on both sides.
+
+Memory is the peak of a fresh process above input vector and output replica. Bits are those of whole bodies; the bound
+is log2 C(n, k) / k and one sign.
 """
 
 from __future__ import annotations
