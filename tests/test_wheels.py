@@ -11,11 +11,6 @@ from distro_fed.errors import DataNotFound, UnusableData
 from distro_fed.wheels import PackagedFile, PackagedWheel, is_intact, packaged_wheels, read_member, wheels_dir
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISTRO_FED_CACHE", str(tmp_path / "cache"))
-
-
 def _wheel(content: bytes) -> PackagedFile:
     path = wheels_dir() / "pretend_wheel-1.0-py3-none-any.whl"
     path.parent.mkdir(parents=True)

@@ -204,9 +204,7 @@ def build_report(
     up = dict.fromkeys(names, 0) | ledger.per_client("up")
     down = dict.fromkeys(names, 0) | ledger.per_client("down")
     rounds, cohort = _participation(history, len(names))
-    run: dict[str, Any] = {
-        "parameters": parameters, "clients": cohort, "rounds": rounds, "local_steps": local_steps,
-    }  # fmt: skip
+    run: dict[str, Any] = dict(parameters=parameters, clients=cohort, rounds=rounds, local_steps=local_steps)  # noqa: C408
     r1, r2, r3 = fedavg_full_bf16(**run), allreduce_bf16(**run), distro_report(**run)
     mean_up, mean_down = _mean(up), _mean(down)
     return RunReport(
