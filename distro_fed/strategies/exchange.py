@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -56,6 +57,7 @@ class Exchange:
         on_reply : callable
             May :meth:`push` again and return False to keep that reply from the caller.
         """
+        released = 0
         while self._pending:
             batch = self._pull()
             if not batch:
@@ -71,6 +73,12 @@ class Exchange:
                 if on_reply(reply):
                     yield reply
                 del reply
+                released += self._largest_reply
+                if released >= PULL_LIMIT:
+                    # Flower's messages hold themselves in reference cycles: big ones would pile up till the next
+                    # collection, which counts objects and not bytes
+                    gc.collect()
+                    released = 0
 
     def node_of(self, reply: Message) -> int:
         """Node that a reply is about: one that Flower itself made in its place comes from the SuperLink."""

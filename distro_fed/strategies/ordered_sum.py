@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 #: bytes of updates that may wait in memory
-WAITING_LIMIT = 64 * 2**20
+WAITING_LIMIT = 16 * 2**20
 
 
 class OrderedSum:
