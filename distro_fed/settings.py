@@ -167,9 +167,18 @@ class RunSettings:
             values[owner][name] = _typed(key, value, default)
         values[ModelSettings]["peft"] = peft
         groups = {name: group(**values[group]) for name, group in _GROUPS.items()}
-        settings = cls(**values[cls], **groups)
-        _check(settings)
-        return _complete(settings)
+        return cls(**values[cls], **groups).completed()
+
+    def completed(self) -> RunSettings:
+        """Check the settings and fill in presets; does nothing to settings that are complete.
+
+        Raises
+        ------
+        SettingsError
+            A value is out of range, or two do not go together.
+        """
+        _check(self)
+        return _complete(self)
 
     def flat(self) -> dict[str, Value]:
         """Back to one flat dict with kebab-case keys, presets filled in."""
@@ -242,9 +251,9 @@ def _check(settings: RunSettings) -> None:
             raise SettingsError(f"setting {key} = {value} is not a finite number")
         if key in _CHOICES and value not in _CHOICES[key]:
             raise SettingsError(f"setting {key} = {value!r}; choose one of {', '.join(_CHOICES[key])}")
-        if key in _AT_LEAST and float(value) < _AT_LEAST[key]:
+        if key in _AT_LEAST and not isinstance(value, str) and value < _AT_LEAST[key]:
             raise SettingsError(f"setting {key} = {value!r}; it must be at least {_AT_LEAST[key]:g}")
-        if key in _AT_MOST and float(value) > _AT_MOST[key]:
+        if key in _AT_MOST and not isinstance(value, str) and value > _AT_MOST[key]:
             raise SettingsError(f"setting {key} = {value!r}; it must be at most {_AT_MOST[key]:g}")
     for key, value, pattern in (
         ("run-name", settings.run_name, r"[A-Za-z0-9_][A-Za-z0-9_.-]*"),
@@ -257,6 +266,11 @@ def _check(settings: RunSettings) -> None:
         raise SettingsError(
             "compressor = 'subspace' trains inside the weight matrices of the base model; it needs mode = 'full' "
             "(for mode = 'lora' use 'quantized', 'topk', 'dct-topk' or 'dense')"
+        )
+    if mode == "full" and settings.model.dtype == "float16" and _compressor_name(settings) != "subspace":
+        raise SettingsError(
+            "dtype = 'float16' with mode = 'full': AdamW divides by numbers that are 0 in float16; take dtype = "
+            "'bfloat16' or 'float32', or compressor = 'subspace', which trains in float32"
         )
     if compression.error_feedback and _compressor_name(settings) == "subspace":
         raise SettingsError(

@@ -20,12 +20,12 @@ from distro_fed.errors import DistroFedError
 
 
 class _Commands(TyperGroup):
-    """Commands whose :class:`DistroFedError` becomes one clear message and exit code 2."""
+    """Commands whose :class:`DistroFedError` (or error of a file) becomes one clear message and exit code 2."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except DistroFedError as error:
+        except (DistroFedError, OSError) as error:
             if is_verbose(ctx):
                 raise
             error_console.print(Text(f"Error: {error}", style="bold red"), soft_wrap=True)

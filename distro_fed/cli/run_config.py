@@ -57,6 +57,8 @@ class FlowerApp:
             raise SettingsError(f"{file} is not TOML: {error}") from error
         except KeyError as error:
             raise SettingsError(f"{folder} is not a Flower app: pyproject.toml lacks [{error.args[0]}]") from error
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise SettingsError(f"{folder} is not a Flower app: {error}") from error
 
 
 def parse_run_config(texts: Sequence[str], app: FlowerApp) -> dict[str, Value]:

@@ -54,7 +54,8 @@ def data_source(node_config: Mapping[str, object], settings: DataSettings) -> Da
     given = node_config.get("train-data") or node_config.get("data")
     if given:
         train = str(given)
-        test = node_config.get("test-data") or (train if "train-data" not in node_config else None)
+        whole = "train-data" not in node_config and not Path(train).expanduser().is_file()
+        test = node_config.get("test-data") or (train if whole else None)  # one file has no held-out part
         # never a name made out of the path: it would leave the organisation
         return DataSource(str(node_config.get("name", "")), train, str(test) if test else None)
     if not settings.data_folder or not follows_run_paths(node_config):
@@ -63,7 +64,8 @@ def data_source(node_config: Mapping[str, object], settings: DataSettings) -> Da
             "'data-folder' to a folder with one subfolder for each organisation"
         )
     root = Path(settings.data_folder).expanduser()
-    folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    entries = root.iterdir() if root.is_dir() else ()
+    folders = sorted(path for path in entries if path.is_dir() and not path.name.startswith("."))
     partition = int(str(node_config.get("partition-id", 0)))
     if partition >= len(folders):
         raise DataNotFound(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from distro_fed.clients.train_locally import LocalTraining
     from distro_fed.data.tokenize import Example
     from distro_fed.model.trainable import Trainable
+
+
+log = logging.getLogger("distro_fed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,11 @@ class FineTuning:
         tokenized = tokenize_examples(
             dataset, self._tokenizer, max_length=info.settings.data.max_length, source=f"{source} ({split})"
         )
+        if tokenized.dropped or tokenized.truncated:
+            log.warning(
+                "%s: %d of %d examples are longer than max-length = %d; %d have nothing left to train on",
+                source, tokenized.truncated, len(dataset), info.settings.data.max_length, tokenized.dropped,
+            )  # fmt: skip
         return tokenized.examples, FORMAT_COLUMNS[detect_format(dataset.column_names, source)]
 
     def _pad_id(self) -> int:

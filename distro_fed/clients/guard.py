@@ -45,7 +45,7 @@ def guarded(
             except DistroFedError as error:
                 code = error.code
                 log.exception("%s could not answer a message", name_of(context))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 code = f"exception {type(error).__name__}"
                 log.exception("%s could not answer a message", name_of(context))
             reply = Reply(Status.FAILED, name_of(context), 0, code=code, facts=facts)

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distro_fed.agreement import Agreement
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from distro_fed.model.trainable import Trainable
 
+log = logging.getLogger("distro_fed")
+
 
 @dataclass(frozen=True)
 class Participant:
@@ -39,6 +43,8 @@ class Participant:
         Shared by the clients of a machine.
     residuals : ResidualStore or None
         This organisation's own; None: no error feedback.
+    buffers : mapping of str to torch.Tensor
+        The model's buffers as they were loaded; restored before each use.
     """
 
     task: LocalTask
@@ -46,6 +52,7 @@ class Participant:
     agreement: Agreement
     replicas: ReplicaStore
     residuals: ResidualStore | None
+    buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def train(self, request: Request, info: RoundInfo) -> Reply:
         """One round of local training, as one compressed update."""
@@ -53,13 +60,13 @@ class Participant:
         replica = self._replica(request, info)
         if isinstance(replica, Reply):
             return replica
-        self.trainable.write(replica.values)
-        metrics = self._evaluate(info) if request.evaluate else {}
+        self._load(replica)
+        metrics = self._evaluate_or_not(info) if request.evaluate else {}
         result = self.task.train(self.trainable, self.agreement, info)
         coefficients = self._pseudo_gradient(result, replica, request.round)
         body = self._compress(coefficients, request, info.name)
         update = self.agreement.frame(Kind.CLIENT, request.round, replica.version, replica.chain, body)
-        metrics |= {key: float(value) for key, value in result.metrics.items()}
+        metrics = {key: float(value) for key, value in result.metrics.items()} | metrics
         metrics |= {
             "train-loss": float(result.loss),
             "num-examples": float(result.num_examples),
@@ -72,7 +79,7 @@ class Participant:
         replica = self._replica(request, info)
         if isinstance(replica, Reply):
             return replica
-        self.trainable.write(replica.values)
+        self._load(replica)
         return Reply(Status.OK, info.name, self.replicas.retained_version, None, self._evaluate(info))
 
     def _replica(self, request: Request, info: RoundInfo) -> Replica | Reply:
@@ -83,14 +90,29 @@ class Participant:
         except WrongBase:
             return Reply(Status.BEHIND, info.name, self.replicas.start_for(request))
 
+    def _load(self, replica: Replica) -> None:
+        """Put the model into the state of the replica; nothing of what another member did stays."""
+        self.trainable.write(replica.values)
+        for name, buffer in self.trainable.model.named_buffers():
+            if name in self.buffers:
+                buffer.copy_(self.buffers[name])
+
+    def _evaluate_or_not(self, info: RoundInfo) -> dict[str, float]:
+        """Held-out loss before training; a member whose evaluation fails can still train."""
+        try:
+            return self._evaluate(info)
+        except Exception:
+            log.exception("%s cannot evaluate and trains without", info.name)
+            return {}
+
     def _evaluate(self, info: RoundInfo) -> dict[str, float]:
         result = self.task.evaluate(self.trainable, info)
         if result is None:
             return {}
         return {
-            "held-out-loss": result.loss,
-            "held-out-tokens": result.tokens,
-            "held-out-examples": result.num_examples,
+            "held-out-loss": float(result.loss),
+            "held-out-tokens": float(result.tokens),
+            "held-out-examples": float(result.num_examples),
         }
 
     def _pseudo_gradient(self, result: TrainResult, replica: Replica, round_: int) -> torch.Tensor:
@@ -101,6 +123,13 @@ class Participant:
                     f"space has {self.agreement.space.numel} values"
                 )
             return result.coefficients.float()
+        held = {id(parameter) for parameter in self.trainable.model.parameters()}
+        lost = [name for name, parameter in self.trainable.parameters.items() if id(parameter) not in held]
+        if lost:
+            raise TrainingError(
+                f"training replaced the parameter object {lost[0]!r}; change parameters in place, since what "
+                "is sent is the change of the objects that were there"
+            )
         delta = self.trainable.delta(replica.values)
         return self.agreement.uplink.analyse(delta, self.agreement.layout, self.agreement.key(round_))
 
@@ -112,7 +141,10 @@ class Participant:
         body = agreement.uplink.encode(coefficients, agreement.space, seed)
         if self.residuals is not None:
             agreement.uplink.decode(body, agreement.space).add_to(coefficients, -1.0)
-            self.residuals.save(coefficients, request.version, body)
+            try:
+                self.residuals.save(coefficients, request.version, body)
+            except OSError as error:
+                log.warning("the residual cannot be kept (%s); training goes on without it", error)
         return body
 
 

@@ -186,6 +186,6 @@ class _FunctionTask:
         if self._evaluate is None:
             return None
         result = self._evaluate(trainable.model, info)
-        if isinstance(result, int | float):
-            return EvaluateResult(loss=float(result), num_examples=1, tokens=1)
-        return result
+        if result is None or isinstance(result, EvaluateResult):
+            return result
+        return EvaluateResult(loss=float(result), num_examples=1, tokens=1)

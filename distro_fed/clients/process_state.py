@@ -59,7 +59,7 @@ class ProcessState:
 
     def settings(self, context: Context) -> RunSettings:
         """Settings of the run."""
-        settings = self._settings or RunSettings.from_run_config(context.run_config)
+        settings = self._settings.completed() if self._settings else RunSettings.from_run_config(context.run_config)
         if self._settings is None and not follows_run_paths(context.node_config):
             # whether this machine may download is for its owner to say, not for whoever starts a run
             allowed = context.node_config.get("allow-download") is True
@@ -96,9 +96,11 @@ class ProcessState:
         if settings.compression.error_feedback and run.folder is None:
             log.warning("error-feedback = true, but there is no state-dir to keep a residual in: going on without")
         if settings.compression.error_feedback and run.folder is not None:
-            path = run.folder / "residuals" / f"{_file_name(self.name(context))}.safetensors"
+            # two nodes that call themselves the same are still two organisations
+            own = f"{self.name(context)} {context.node_config.get('partition-id', context.node_id)}"
+            path = run.folder / "residuals" / f"{_file_name(own)}.safetensors"
             residuals = ResidualStore(path, run.agreement.space)
-        return Participant(self._task, run.trainable, run.agreement, run.replicas, residuals)
+        return Participant(self._task, run.trainable, run.agreement, run.replicas, residuals, run.buffers)
 
     def _load(self, context: Context) -> _LoadedRun:
         with self._lock:
@@ -133,6 +135,7 @@ class _LoadedRun:
         uplink, downlink = configured_compressors(settings.compression)
         self.trainable: Trainable = trainable
         self.agreement = Agreement(trainable.layout, uplink, downlink, settings.seed, base_digest, context.run_id)
+        self.buffers = {name: buffer.clone() for name, buffer in trainable.model.named_buffers()}
         self.folder = None if state_dir is None else state_dir / self.agreement.run.hex()
         self.replicas = ReplicaStore(Replica.initial(self.agreement, trainable.read().cpu()), self.folder)
 

@@ -20,6 +20,7 @@ log = logging.getLogger("distro_fed")
 
 #: replaying more updates than this in a new process costs more than writing the state once
 SNAPSHOT_EVERY = 16
+_SNAPSHOTS = "snapshot-" + "[0-9]" * 8 + ".frame"
 
 
 class ReplicaStore:
@@ -38,8 +39,11 @@ class ReplicaStore:
         self._from_keyframe = False
         self._folder = folder
         if folder is not None:
-            (folder / "updates").mkdir(parents=True, exist_ok=True)
-            self._catch_up(folder, None)
+            try:
+                (folder / "updates").mkdir(parents=True, exist_ok=True)
+                self._catch_up(folder, None)
+            except OSError as error:
+                self._do_without(error)
 
     def start_for(self, request: Request) -> int:
         """Version from which the server must start to serve this member; -1: it needs a full state.
@@ -74,7 +78,10 @@ class ReplicaStore:
                 f"asked for version {request.version}, this member is at {self._replica.version}: a late message"
             )
         if self._folder is not None:
-            self._catch_up(self._folder, request.version)
+            try:
+                self._catch_up(self._folder, request.version)
+            except OSError as error:
+                self._do_without(error)
         before = self._replica
         self._replica = advance(self._replica, request.frames, request.version)
         if self._replica.chain != request.chain:
@@ -82,12 +89,20 @@ class ReplicaStore:
         if self._replica is not before:
             self._from_keyframe = True
         if self._folder is not None:
-            self._keep(self._folder, request.frames)
+            try:
+                self._keep(self._folder, request.frames)
+            except OSError as error:
+                self._do_without(error)
         return self._replica
+
+    def _do_without(self, error: OSError) -> None:
+        """Files are an accelerator: without them the server is told that nothing is kept."""
+        log.warning("the state folder %s cannot be used (%s); nothing is kept between messages", self._folder, error)
+        self._folder = None
 
     def _catch_up(self, folder: Path, target: int | None) -> None:
         """Advance with what processes of this machine have kept: the newest snapshot, and updates after it."""
-        for path in sorted(folder.glob("snapshot-*.frame"), reverse=True):
+        for path in sorted(folder.glob(_SNAPSHOTS), reverse=True):
             if _version(path) <= self._replica.version:
                 break
             if target is not None and _version(path) > target:
@@ -114,7 +129,7 @@ class ReplicaStore:
             path = _frame_path(folder, update.base_version)
             if update.kind is Kind.AGGREGATE and not path.exists():
                 write_atomically(path, update.to_bytes())
-        newest = max((_version(path) for path in folder.glob("snapshot-*.frame")), default=0)
+        newest = max((_version(path) for path in folder.glob(_SNAPSHOTS)), default=0)
         keyframe_came = any(update.kind is Kind.KEYFRAME for update in frames)
         if keyframe_came or self._replica.version - newest >= SNAPSHOT_EVERY:
             self._snapshot(folder)
@@ -123,9 +138,9 @@ class ReplicaStore:
         version = self._replica.version
         write_atomically(folder / f"snapshot-{version:08d}.frame", self._replica.keyframe(0).to_bytes())
         # the snapshot before and what follows it stay: another process may be reading them
-        kept = sorted(folder.glob("snapshot-*.frame"))[-2:]
+        kept = sorted(folder.glob(_SNAPSHOTS))[-2:]
         oldest = _version(kept[0])
-        for path in [*folder.glob("snapshot-*.frame"), *(folder / "updates").glob("*.frame")]:
+        for path in [*folder.glob(_SNAPSHOTS), *(folder / "updates").glob("[0-9]" * 8 + ".frame")]:
             if _version(path) < oldest and path not in kept:
                 path.unlink(missing_ok=True)
 

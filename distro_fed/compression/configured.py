@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distro_fed.compression import make_compressor
-from distro_fed.settings import CompressionSettings
+from distro_fed.settings import CompressionSettings, RunSettings
 
 if TYPE_CHECKING:
     from distro_fed.compression.base import Compressor
+
+
+def preset_compressor(name: str) -> Compressor:
+    """A compressor with the parameters that a run takes for it when its settings leave them open."""
+    return configured_compressors(RunSettings.from_run_config({"compressor": name, "mode": "full"}).compression)[0]
 
 
 def configured_compressors(settings: CompressionSettings) -> tuple[Compressor, Compressor]:

@@ -68,8 +68,8 @@ class Subspace(Compressor):
         specs = [TensorSpec(s.name, (s.shape[0], self.rank), "float32", "matrix") for s in layout if self.exchanges(s)]
         if not specs:
             raise SettingsError(
-                f"rank {self.rank} leaves nothing to train: none of the {len(layout)} tensors is a matrix with both "
-                "sides above it; lower the rank, or use the compressor quantized for adapters"
+                f"subspace with rank {self.rank} leaves nothing to train: none of the {len(layout)} tensors is the "
+                "weight of a linear layer with both sides above the rank; lower it, or use quantized or topk"
             )
         return Layout(specs)
 

@@ -7,6 +7,7 @@ belong there, so files are read into memory (Arrow) or, where they are Arrow alr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,8 +73,10 @@ def _from_folder(folder: Path, split: str) -> Dataset:
             raise DataNotFound(f"{folder} has no split {split!r}, only {', '.join(map(repr, splits))}")
         return splits[split]
     files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    # "train.jsonl", "train-00000-of-00002.parquet", and "train/anything.parquet"
-    chosen = [path for path in files if path.stem.split("-")[0] == split or path.parent.name == split]
+    files = [path for path in files if not any(part[0] == "." for part in path.relative_to(folder).parts)]
+    # "train.jsonl", "train-00000-of-00002.parquet", and "train/anything.parquet" below the folder itself
+    named = re.compile(rf"{re.escape(split)}(-\d+-of-\d+)?")
+    chosen = [path for path in files if named.fullmatch(path.stem) or path.relative_to(folder).parent.name == split]
     if not chosen:
         present = ", ".join(str(path.relative_to(folder)) for path in files[:10]) or "no data files"
         raise DataNotFound(

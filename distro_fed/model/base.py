@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distro_fed.errors import ModelNotFound, SettingsError
 from distro_fed.files import cache_dir, write_atomically
@@ -66,6 +67,7 @@ def load_base_model(name: str, *, dtype: str = "float32", allow_download: bool =
         If the model is not on this machine or is not complete; the message says what to run or set.
     """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if dtype not in DTYPES:
@@ -74,10 +76,15 @@ def load_base_model(name: str, *, dtype: str = "float32", allow_download: bool =
     try:
         with no_progress_bars():
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True
-            )
-    except (OSError, ValueError) as error:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True,
+                output_loading_info=True,
+            )  # fmt: skip
+        model, loading = loaded
+        if loading["missing_keys"]:
+            # transformers fills them at random, differently at each member
+            raise ValueError(f"its weights lack {sorted(loading['missing_keys'])[0]!r}")
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelNotFound(
             f"model {name!r} cannot be loaded from {folder} ({error}): the folder needs config.json, "
             "safetensors weights of a causal language model and a tokenizer"
@@ -150,5 +157,6 @@ def _cached_digest(folder: Path, dtype: str, model: nn.Module) -> str:
         if len(digest) == 32:
             return digest
     digest = base_digest(model)
-    write_atomically(place, digest)
+    with suppress(OSError):  # a cache that cannot be written costs time only
+        write_atomically(place, digest)
     return digest

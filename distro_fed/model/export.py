@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distro_fed.errors import ModelError, ModelNotFound
 from distro_fed.files import atomic_folder
@@ -102,6 +102,7 @@ def merge_adapter(
         method cannot be merged.
     """
     from peft import PeftModel
+    from safetensors import SafetensorError
 
     name = base or adapter_base_name(adapter_folder)
     config = json.loads((base_model_folder(name, allow_download) / "config.json").read_text(encoding="utf-8"))
@@ -113,10 +114,25 @@ def merge_adapter(
         )
     loaded = load_base_model(name, dtype=dtype, allow_download=allow_download)
     try:
-        merged = PeftModel.from_pretrained(loaded.model, str(adapter_folder)).merge_and_unload(safe_merge=True)
-    except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
+        adapted = PeftModel.from_pretrained(loaded.model, str(adapter_folder))
+        if config.get("tie_word_embeddings", False) and _adapts_embeddings(adapted):
+            raise ValueError(
+                "it adapts the embedding or the head, which this base ties to each other: merging one would change "
+                "the other too; use the adapter as it is"
+            )
+        merged = adapted.merge_and_unload(safe_merge=True)
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError, OSError, SafetensorError) as error:
         raise ModelError(f"adapter {adapter_folder} cannot be merged into {name!r}: {error}") from error
     save_full_model(output_folder, merged, loaded.tokenizer, replace=replace)
+
+
+def _adapts_embeddings(adapted: PeftModel) -> bool:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    base: Any = adapted.get_base_model()
+    return any(
+        isinstance(module, BaseTunerLayer) for module in (base.get_input_embeddings(), base.get_output_embeddings())
+    )
 
 
 def adapter_base_name(adapter_folder: str | Path) -> str:
@@ -130,4 +146,10 @@ def adapter_base_name(adapter_folder: str | Path) -> str:
     config = Path(adapter_folder) / "adapter_config.json"
     if not config.is_file():
         raise ModelNotFound(f"{adapter_folder} is not an adapter: it has no adapter_config.json")
-    return str(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"])
+    try:
+        name = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelNotFound(f"{config} is not the configuration of an adapter: {error!r}") from error
+    if not name:
+        raise ModelNotFound(f"{config} does not say what base model it belongs to: name it with base")
+    return str(name)

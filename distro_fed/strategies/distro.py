@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -10,8 +11,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from distro_fed.agreement import Agreement
-from distro_fed.compression import make_compressor
 from distro_fed.compression.base import Compressor
+from distro_fed.compression.configured import preset_compressor
 from distro_fed.errors import FederationError, NotEnoughNodes, SettingsError
 from distro_fed.replica import Replica
 from distro_fed.reporting.events import EventWriter
@@ -57,7 +58,7 @@ class DistroStrategy(Strategy):
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
         As in FedAvg: ``(list of RecordDict, weighted_by_key) -> MetricRecord``.
     compressor : Compressor or str
-        Codes the members' updates.
+        Codes the members' updates; a name stands for the preset that members take too.
     downlink_compressor : Compressor, optional
         Codes the aggregated update; by default as ``compressor``. Must be of the same class.
     seed : int
@@ -110,7 +111,7 @@ class DistroStrategy(Strategy):
         self.weighted_by_key = weighted_by_key or None
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or weighted_mean
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or weighted_mean
-        self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
+        self.compressor = preset_compressor(compressor) if isinstance(compressor, str) else compressor
         self.downlink_compressor = downlink_compressor or self.compressor
         if type(self.downlink_compressor) is not type(self.compressor):
             raise SettingsError(
@@ -121,6 +122,13 @@ class DistroStrategy(Strategy):
             raise SettingsError(
                 f"server_residual = True with compressor {self.compressor.name!r}, whose space changes every round"
             )
+        for name, value, least, most in (
+            ("fraction_train", fraction_train, 0.0, 1.0), ("fraction_evaluate", fraction_evaluate, 0.0, 1.0),
+            ("quorum", quorum, 0.0, 1.0), ("min_train_nodes", min_train_nodes, 1, math.inf),
+            ("seed", seed, 0, 2**63 - 1),
+        ):  # fmt: skip
+            if not least <= value <= most:
+                raise SettingsError(f"{name} = {value}; it must be between {least} and {most}")
         self.seed, self.base_digest = seed, base_digest
         self.quorum, self.round_timeout, self.start_timeout = quorum, round_timeout, start_timeout
         self.server_residual, self.evaluate_every = server_residual, evaluate_every
@@ -158,6 +166,8 @@ class DistroStrategy(Strategy):
     def prepare(self, initial: ArrayRecord | InitialModel, run_id: int, num_rounds: int) -> Replica:
         """Agree on layout and initial values; :meth:`start` calls it."""
         layout, values = initial_values(initial)
+        self.ledger, self.members = TrafficLedger(), Members()
+        self.array_names = list(initial) if isinstance(initial, ArrayRecord) else [spec.name for spec in layout]
         agreement = Agreement(layout, self.compressor, self.downlink_compressor, self.seed, self.base_digest, run_id)
         replica = Replica.initial(agreement, values)
         courier = Courier(replica, self.members, self.ledger, num_rounds, self.round_timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from flwr.app import Array, ArrayRecord
@@ -30,7 +31,7 @@ def initial_values(initial: ArrayRecord | InitialModel) -> tuple[Layout, torch.T
     Raises
     ------
     LayoutMismatch
-        An array has a dtype that is not trained.
+        There is no array, one has a dtype that is not trained, or values that are not finite.
     """
     import torch
 
@@ -40,6 +41,8 @@ def initial_values(initial: ArrayRecord | InitialModel) -> tuple[Layout, torch.T
     for name, array in arrays.items():
         if array.dtype not in DTYPES:
             raise LayoutMismatch(f"array {name!r} has dtype {array.dtype}; trained are {', '.join(DTYPES)}")
+    if not arrays:
+        raise LayoutMismatch("the ArrayRecord is empty: give the model's parameters")
     layout = Layout(
         TensorSpec(name, tuple(array.shape), array.dtype, "vector" if len(array.shape) < 2 else "other")
         for name, array in arrays.items()
@@ -47,12 +50,18 @@ def initial_values(initial: ArrayRecord | InitialModel) -> tuple[Layout, torch.T
     values = torch.empty(layout.numel)
     for (spec, place), array in zip(layout.slices(), arrays.values(), strict=True):
         values[place] = torch.from_numpy(array.numpy().reshape(spec.numel)).float()
+    if not bool(values.isfinite().all()):
+        raise LayoutMismatch("the initial model holds values that are not finite")
     return layout, values
 
 
-def replica_arrays(replica: Replica) -> ArrayRecord:
-    """The replica as Flower's own record, float32, for code that expects it."""
+def replica_arrays(replica: Replica, names: Sequence[str]) -> ArrayRecord:
+    """The replica as Flower's own record, for code that expects it: arrays in the order of ``names``.
+
+    float16 comes back as float16; bfloat16, which numpy does not have, as float32.
+    """
     arrays: dict[str, Array] = {}
     for spec, place in replica.agreement.layout.slices():
-        arrays[spec.name] = Array(replica.values[place].view(spec.shape).numpy())
-    return ArrayRecord(arrays)
+        values = replica.values[place].view(spec.shape).numpy()
+        arrays[spec.name] = Array(values.astype("float16") if spec.dtype == "float16" else values)
+    return ArrayRecord({name: arrays[name] for name in names})

@@ -34,7 +34,7 @@ def run_rounds(
     result, nothing = Result(), ArrayRecord()
     log.info("Starting %s: %r, %d rounds", type(strategy).__name__, replica.agreement.layout, num_rounds)
     strategy.summary()
-    if evaluate_fn and (metrics := evaluate_fn(0, replica_arrays(replica))) is not None:
+    if evaluate_fn and (metrics := evaluate_fn(0, replica_arrays(replica, strategy.array_names))) is not None:
         result.evaluate_metrics_serverapp[0] = metrics
     for round_ in range(1, num_rounds + 1):
         messages = list(strategy.configure_train(round_, nothing, train_config, grid))
@@ -43,12 +43,12 @@ def run_rounds(
         _, metrics = strategy.aggregate_train(round_, replies)
         if metrics is not None:
             result.train_metrics_clientapp[round_] = metrics
-        if evaluate_fn and (metrics := evaluate_fn(round_, replica_arrays(replica))) is not None:
+        if evaluate_fn and (metrics := evaluate_fn(round_, replica_arrays(replica, strategy.array_names))) is not None:
             result.evaluate_metrics_serverapp[round_] = metrics
     messages = list(strategy.configure_evaluate(num_rounds, nothing, evaluate_config, grid))
     metrics = strategy.aggregate_evaluate(num_rounds, courier.exchange(grid, messages, timeout, num_rounds))
     if metrics is not None:
         result.evaluate_metrics_clientapp[num_rounds] = metrics
     courier.settle_traffic()
-    result.arrays = replica_arrays(replica)
+    result.arrays = replica_arrays(replica, strategy.array_names)
     return result

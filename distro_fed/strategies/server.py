@@ -77,6 +77,7 @@ def run_server(
         Of any kind; :class:`~distro_fed.errors.FederationError` if no round had enough valid replies. The event file
         ends with ``run_failed`` then.
     """
+    settings = settings.completed()
     folder = _run_folder(settings)
     with EventWriter(folder / EVENTS_FILE) as events:
         try:
@@ -89,11 +90,12 @@ def run_server(
 def _run_folder(settings: RunSettings) -> Path:
     """The run's folder; without ``run-dir`` a new one, so that no run overwrites another."""
     if settings.run_dir:
-        if (Path(settings.run_dir) / EVENTS_FILE).exists():
-            raise SettingsError(f"run-dir {settings.run_dir!r} holds another run; name a new folder")
+        taken = [name for name in (EVENTS_FILE, MODEL_FOLDER, REPORT_FILE) if (Path(settings.run_dir) / name).exists()]
+        if taken:
+            raise SettingsError(f"run-dir {settings.run_dir!r} holds another run ({taken[0]}); name a new folder")
         return Path(settings.run_dir)
     folder, number = Path("runs") / settings.run_name, 2
-    while (folder / EVENTS_FILE).exists():
+    while folder.exists():
         folder, number = Path("runs") / f"{settings.run_name}-{number}", number + 1
     return folder
 
@@ -116,23 +118,27 @@ def _run(
     )  # fmt: skip
     strategy.prepare(initial, grid.run.run_id, rounds)
     del loaded, initial  # the replica is all the server needs while it runs
+    model_folder = folder / MODEL_FOLDER
     try:
         result = run_rounds(strategy, grid, rounds, evaluate_fn=evaluate_fn)
+        if strategy.replica.version == 0:
+            reasons = {item.reason for record in strategy.progress.history() for item in record.left_out}
+            raise FederationError(
+                f"none of {rounds} rounds had enough valid replies; reasons: "
+                f"{'; '.join(sorted(reasons)) or 'no replies'}"
+            )
+        _export(strategy, model_folder, settings)
     except BaseException:
         if strategy.replica.version > 0:
             _export(strategy, folder / f"{MODEL_FOLDER}-unfinished", settings)
         raise
-    if strategy.replica.version == 0:
-        reasons = {item.reason for record in strategy.progress.history() for item in record.left_out}
-        raise FederationError(
-            f"none of {rounds} rounds had enough valid replies; reasons: {'; '.join(sorted(reasons)) or 'no replies'}"
-        )
-    model_folder = folder / MODEL_FOLDER
-    _export(strategy, model_folder, settings)
     report = _report(strategy, settings, parameters, time.monotonic() - started, model_folder)
     write_model_card(model_folder, _card_facts(strategy, report, settings))
     report.write_json(folder / REPORT_FILE)
-    write_html(report, folder / HTML_FILE)
+    try:
+        write_html(report, folder / HTML_FILE)
+    except Exception:  # a page is not worth a run
+        log.exception("the report page could not be drawn; %s has all figures", folder / REPORT_FILE)
     events.write("run_finished", seconds=report.seconds)
     log.info("model: %s | report: %s", model_folder, folder / HTML_FILE)
     return result

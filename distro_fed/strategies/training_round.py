@@ -70,7 +70,9 @@ class TrainingRound:
         if isinstance(outcome, Accepted):
             self._sum.settle(node_id, name, outcome.update, outcome.decoded, outcome.weight)
             self.metrics[name] = outcome.reply.metrics
-            self.members.data_shapes.setdefault(name, {}).update(outcome.reply.metrics)
+            for key in ("num-examples", "held-out-examples"):
+                if key in outcome.reply.metrics:
+                    self.members.data_shapes.setdefault(name, {})[key] = outcome.reply.metrics[key]
             self.members.columns[name] = outcome.reply.columns
         else:
             self._leave_out(node_id, outcome.reason)

@@ -30,7 +30,9 @@ STYPE = "distro_fed.update/1"
 #: message type that asks a node for nothing but its name
 HELLO = "query.hello"
 NAME_LIMIT = 64
-_WORDS_LIMIT = 16
+_WORDS_LIMIT, _METRICS_LIMIT = 16, 64
+#: a number beyond it is no loss and no count, and is not believed
+LARGEST_METRIC = 1e15
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 _REQUEST_KEYS = ("server-round", "rounds", "version", "chain", "run", "evaluate")
 
@@ -194,9 +196,9 @@ def read_reply(message: Message, *, with_update: bool = True) -> Reply:
         config = content.config_records[CONFIG]
         status = Status(str(config["status"]))
         metrics = {
-            key: float(value)
-            for key, value in content.metric_records[METRICS].items()
-            if isinstance(value, int | float) and math.isfinite(value)
+            _printable(key): float(value)
+            for key, value in list(content.metric_records[METRICS].items())[:_METRICS_LIMIT]
+            if isinstance(value, int | float) and abs(value) < LARGEST_METRIC
         }
         there = with_update and ARRAYS in content
         update = parse_frame(_frames(content.array_records[ARRAYS], "update")) if there else None

@@ -186,3 +186,56 @@ def test_an_app_that_is_pickled_with_every_message_keeps_its_model() -> None:
         )  # fmt: skip
         strategy.start(grid, make_model(), 1)
         assert strategy.replica.version == 1
+
+
+def test_a_member_whose_evaluation_fails_still_trains() -> None:
+    def evaluate(model: nn.Module, info: RoundInfo) -> float:
+        raise RuntimeError("no held-out data today")
+
+    app = PrivateClient(make_model, shift_train, evaluate).app()
+    strategy = DistroStrategy(round_timeout=1, fraction_evaluate=0.0)
+    strategy.start(LocalGrid(app, 2, run_config={"compressor": "quantized"}), make_model(), 2)
+    assert strategy.replica.version == 2
+
+
+def test_what_one_member_does_to_buffers_does_not_reach_the_next() -> None:
+    seen: list[float] = []
+
+    def load() -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        return trainable_full(model)
+
+    def train(model: Any, info: RoundInfo) -> TrainResult:
+        seen.append(float(model[1].running_mean.sum()))
+        model[1].running_mean += 1.0
+        return shift_train(model, info)
+
+    strategy = DistroStrategy(round_timeout=1, fraction_evaluate=0.0)
+    strategy.start(LocalGrid(PrivateClient(load, train).app(), 3, run_config={"compressor": "quantized"}), load(), 2)
+    assert seen == [0.0] * 6
+
+
+def test_a_replaced_parameter_is_refused_and_not_silently_ignored() -> None:
+    def train(model: Any, info: RoundInfo) -> TrainResult:
+        model[0].weight = nn.Parameter(model[0].weight.data + 1)
+        return TrainResult(1, 1.0)
+
+    strategy = DistroStrategy(round_timeout=1, fraction_evaluate=0.0)
+    app = PrivateClient(make_model, train).app()
+    strategy.start(LocalGrid(app, 2, run_config={"compressor": "quantized"}), make_model(), 1)
+    assert {item.reason for item in strategy.progress.history()[0].left_out} == {"the node reports training"}
+
+
+def test_members_of_the_same_name_keep_their_residuals_apart(tmp_path: Path) -> None:
+    app = PrivateClient(make_model, shift_train, name="hospital", state_dir=str(tmp_path)).app()
+    grid = LocalGrid(app, 2, run_config={"compressor": "quantized", "error-feedback": True})
+    DistroStrategy(round_timeout=1, fraction_evaluate=0.0).start(grid, make_model(), 1)
+    assert len(list(tmp_path.rglob("residuals/*"))) == 2
+
+
+def test_settings_built_by_hand_are_completed() -> None:
+    app = PrivateClient(make_model, shift_train, settings=RunSettings()).app()
+    strategy = DistroStrategy(round_timeout=1, fraction_evaluate=0.0)
+    strategy.start(LocalGrid(app, 2), make_model(), 1)
+    assert strategy.replica.version == 1

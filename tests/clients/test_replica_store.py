@@ -116,3 +116,18 @@ def test_the_folder_is_bounded(server: Server, tmp_path: Path, monkeypatch: pyte
     assert len(list(tmp_path.glob("snapshot-*"))) == 2
     assert len(list((tmp_path / "updates").iterdir())) <= 9
     assert same(store(tmp_path).bring_to(server.request(33)), server.replica)
+
+
+@pytest.mark.parametrize("obstacle", ["file instead of the folder", "folder instead of an update", "odd snapshot"])
+def test_a_state_folder_that_cannot_be_used_is_done_without(server: Server, tmp_path: Path, obstacle: str) -> None:
+    folder = tmp_path / "state"
+    if obstacle == "file instead of the folder":
+        folder.write_text("")
+    elif obstacle == "folder instead of an update":
+        (folder / "updates" / "00000000.frame").mkdir(parents=True)
+    else:
+        folder.mkdir()
+        (folder / "snapshot-copy.frame").write_text("")
+    member = store(folder)
+    assert same(member.bring_to(server.request(0)), server.replica)
+    assert member.retained_version == (3 if obstacle == "odd snapshot" else 0)

@@ -13,12 +13,14 @@ import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
 from torch import nn
 
-from distro_fed.clients import RoundInfo, TrainResult
+from distro_fed.clients import PrivateClient, RoundInfo, TrainResult
 from distro_fed.compression import make_compressor
 from distro_fed.errors import NotEnoughNodes, SettingsError
+from distro_fed.model.trainable import Trainable
 from distro_fed.strategies import DistroStrategy
 from distro_fed.strategies.initial import replica_arrays
 from distro_fed.transport.flower_compat import SUPERLINK_NODE_ID, set_identity
+from distro_fed.transport.local_grid import LocalGrid
 from distro_fed.transport.records import STYPE
 from tests.federation import make_model, partition, run, shift_train
 
@@ -71,7 +73,22 @@ def test_an_array_record_is_a_model_too() -> None:
     server = DistroStrategy()
     server.prepare(arrays, run_id=1, num_rounds=1)
     assert torch.equal(server.replica.values, trainable.read())
-    assert list(replica_arrays(server.replica)) == list(trainable.parameters)
+    backwards = list(trainable.parameters)[::-1]
+    assert list(replica_arrays(server.replica, backwards)) == backwards
+
+
+def test_arrays_come_back_in_the_order_in_which_they_were_given() -> None:
+    """``ArrayRecord(list of ndarrays)`` names them "0" to "11": sorted by name they would change places."""
+    given = ArrayRecord([np.full((2,), float(index), np.float32) for index in range(12)])
+    app = PrivateClient(lambda: _trainable_of(given), lambda model, info: TrainResult(1, 1.0)).app()
+    grid = LocalGrid(app, 2, run_config={"compressor": "dense"})
+    result = DistroStrategy(compressor="dense", round_timeout=1).start(grid, given, 1)
+    assert [float(array[0]) for array in result.arrays.to_numpy_ndarrays()] == list(range(12))
+
+
+def _trainable_of(arrays: ArrayRecord) -> Trainable:
+    module = nn.ParameterDict({name: nn.Parameter(torch.from_numpy(arrays[name].numpy().copy())) for name in arrays})
+    return Trainable(module, dict(module.items()))
 
 
 def test_bytes_of_the_ledger_are_those_on_the_wire() -> None:
@@ -169,7 +186,7 @@ def set_frame(message: Message, change: Callable[[bytes], bytes]) -> None:
         (lambda message: message.content.pop("metrics"), "reply lacks"),
         (lambda message: message.content.pop("config"), "reply lacks"),
         (lambda message: message.content.pop("arrays"), "it holds no update"),
-        (lambda message: message.content.__setitem__("metrics", MetricRecord({"num-examples": 2.0**70})), "weight"),
+        (lambda message: message.content.__setitem__("metrics", MetricRecord({"num-examples": 1e13})), "weight"),
         (
             lambda message: message.content.__setitem__("arrays", ArrayRecord({"update": Array(np.zeros(2))})),
             "stype",
@@ -291,8 +308,6 @@ def test_a_member_that_lost_its_folder_says_so_and_is_sent_what_it_lacks(tmp_pat
     """Its process is new and its files are gone, but the server thinks it holds a version."""
     import shutil
 
-    from distro_fed.clients import PrivateClient
-
     apps = [PrivateClient(make_model, shift_train, state_dir=str(tmp_path / str(age))) for age in range(2)]
     served = [apps[0].app(), apps[1].app()]
     seen: list[str] = []
@@ -303,8 +318,6 @@ def test_a_member_that_lost_its_folder_says_so_and_is_sent_what_it_lacks(tmp_pat
         if young:
             seen.append(str(reply.content.config_records["config"]["status"]))
         return reply
-
-    from distro_fed.transport.local_grid import LocalGrid
 
     grid = LocalGrid(app, 2, run_config={"compressor": "quantized"})  # type: ignore[arg-type]
     server = DistroStrategy(compressor="quantized", round_timeout=0.3, fraction_evaluate=0.0)
@@ -328,9 +341,6 @@ def test_a_member_with_other_initial_values_gets_one_keyframe(tmp_path: Path) ->
 
 
 def test_a_late_joiner_is_sent_the_log(tmp_path: Path) -> None:
-    from distro_fed.clients import PrivateClient
-    from distro_fed.transport.local_grid import LocalGrid
-
     app = PrivateClient(make_model, shift_train).app()
     grid = LocalGrid(app, 2, run_config={"compressor": "quantized"})
     server = DistroStrategy(compressor="quantized", round_timeout=0.3)
@@ -380,3 +390,27 @@ def test_up_and_down_must_be_of_one_kind() -> None:
 def test_a_server_residual_needs_a_space_that_stays() -> None:
     with pytest.raises(SettingsError, match="space changes every round"):
         DistroStrategy(compressor="subspace", server_residual=True)
+
+
+@pytest.mark.parametrize(
+    "options", [{"quorum": 5.0}, {"fraction_train": -0.1}, {"min_train_nodes": 0}, {"seed": 2**64}]
+)
+def test_numbers_out_of_range_are_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(options))):
+        DistroStrategy(**options)
+
+
+def test_a_second_run_of_a_strategy_starts_its_ledger_anew() -> None:
+    server, grid = run(rounds=1)
+    first = server.ledger.total()
+    server.start(grid, make_model(), 1)
+    assert server.ledger.total() == pytest.approx(first, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["dct-topk", "topk", "subspace", "quantized", "dense"])
+def test_a_compressor_by_name_is_the_one_that_members_take(name: str) -> None:
+    app = PrivateClient(make_model, shift_train).app()
+    grid = LocalGrid(app, 2, run_config={"compressor": name, "mode": "full"})
+    server = DistroStrategy(compressor=name, round_timeout=1)
+    server.start(grid, make_model(), 1)
+    assert server.replica.version == 1
