@@ -75,7 +75,7 @@ def _from_folder(folder: Path, split: str) -> Dataset:
     files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     files = [path for path in files if not any(part[0] == "." for part in path.relative_to(folder).parts)]
     # "train.jsonl", "train-00000-of-00002.parquet", and "train/anything.parquet" below the folder itself
-    named = re.compile(rf"{re.escape(split)}(-\d+-of-\d+)?")
+    named = re.compile(rf"{re.escape(split)}(-\d+(-of-\d+)?)?")
     chosen = [path for path in files if named.fullmatch(path.stem) or path.relative_to(folder).parent.name == split]
     if not chosen:
         present = ", ".join(str(path.relative_to(folder)) for path in files[:10]) or "no data files"

@@ -10,7 +10,7 @@ from distro_fed.settings import DataSettings
 
 
 def test_partitions_are_subfolders_in_order(tmp_path: Path) -> None:
-    for name in ("b", "a", "c"):
+    for name in ("b", "a", "c", ".git"):
         (tmp_path / name).mkdir()
     (tmp_path / "notes.txt").write_text("")
     settings = DataSettings(data_folder=str(tmp_path))
@@ -27,6 +27,8 @@ def test_the_nodes_own_configuration_wins_over_the_run(tmp_path: Path) -> None:
     files = data_source({"train-data": "t.jsonl", "test-data": "h.jsonl", "name": "St. Mary"}, settings)
     assert files == DataSource("St. Mary", "t.jsonl", "h.jsonl")
     assert data_source({"train-data": "t.jsonl"}, settings).test is None
+    (tmp_path / "one.jsonl").write_text("")
+    assert data_source({"data": str(tmp_path / "one.jsonl")}, settings).test is None  # nothing of it is held out
 
 
 def test_a_deployed_node_does_not_follow_paths_of_the_run(tmp_path: Path) -> None:

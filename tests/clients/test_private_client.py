@@ -157,10 +157,10 @@ def test_text_of_an_exception_stays_at_home(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_wrong_data_is_reported_by_its_code_only(model_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "clinic").mkdir()
-    (tmp_path / "clinic" / "train.jsonl").write_text('{"secret column": 1}\n')
+    (tmp_path / "orgs" / "clinic").mkdir(parents=True)
+    (tmp_path / "orgs" / "clinic" / "train.jsonl").write_text('{"secret column": 1}\n')
     config = {
-        "base-model": str(model_folder), "data-folder": str(tmp_path), "num-server-rounds": 1,
+        "base-model": str(model_folder), "data-folder": str(tmp_path / "orgs"), "num-server-rounds": 1,
         "min-train-nodes": 1, "min-available-nodes": 1,
     }  # fmt: skip
     strategy = federate(config, nodes=1)

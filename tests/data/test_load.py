@@ -140,3 +140,14 @@ def test_shards_with_other_columns_and_several_data_sets_are_refused(tmp_path: P
 def test_a_line_longer_than_a_block_is_read(tmp_path: Path) -> None:
     rows = [{"text": "x" * 3_000_000}, {"text": "y"}]
     assert load_examples(str(_write(tmp_path / "long.jsonl", rows)))["text"][1] == "y"
+
+
+def test_names_of_the_folder_itself_and_hidden_or_old_files_are_not_splits(tmp_path: Path) -> None:
+    """A folder called ``train`` must not make its test file part of the training data."""
+    for parent in ("train", "test"):
+        _write(tmp_path / parent / "train.jsonl", [{"text": "train"}])
+        _write(tmp_path / parent / "test.jsonl", [{"text": "test"}])
+        _write(tmp_path / parent / "train-old.jsonl", [{"text": "old"}])
+        _write(tmp_path / parent / ".ipynb_checkpoints" / "train.jsonl", [{"text": "hidden"}])
+        for split in ("train", "test"):
+            assert load_examples(str(tmp_path / parent), split=split)["text"][:] == [split]

@@ -112,8 +112,7 @@ def test_no_question_and_no_page_is_on_both_sides(wheel: Path, tmp_path: Path) -
             load_examples(str(tmp_path / "orgs" / name), split=split)["prompt"] for split in ("train", "test")
         )
         groups = [
-            {prompt.split(" tells")[0] if name == "reading" else prompt for prompt in side}
-            for side in (train, test)
+            {prompt.split(" tells")[0] if name == "reading" else prompt for prompt in side} for side in (train, test)
         ]
         assert groups[0]
         assert groups[1]

