@@ -66,6 +66,8 @@ def require_text(values: Sequence[object], column: str, source: str) -> list[str
 def require_messages(value: object, column: str, row: int, source: str) -> list[dict[str, str]]:
     """One conversation: a list of ``{"role": str, "content": str}``; other keys are kept.
 
+    An assistant's message that only calls tools may have no content; it counts as empty.
+
     Raises
     ------
     UnusableData
@@ -76,6 +78,12 @@ def require_messages(value: object, column: str, row: int, source: str) -> list[
             f"{source}, column {column!r}, row {row}: expected a list of messages with role and content, "
             f"found {'an empty list' if value == [] else type(value).__name__}"
         )
+    value = [
+        {**message, "content": ""}
+        if isinstance(message, dict) and message.get("tool_calls") and message.get("content") is None
+        else message
+        for message in value
+    ]
     for number, message in enumerate(value, start=1):
         for key in ("role", "content"):
             if not isinstance(message, dict) or not isinstance(message.get(key), str):

@@ -113,10 +113,13 @@ def _read_table(file: Path) -> pyarrow.Table:
         if file.suffix == ".parquet":
             return pyarrow.parquet.read_table(file)
         if file.suffix == ".json":
-            rows = json.loads(file.read_text(encoding="utf-8"))
+            rows = json.loads(file.read_text(encoding="utf-8-sig"))
             if not isinstance(rows, list):
                 raise UnusableData(f"{file} holds {type(rows).__name__}, expected a list of objects")
             return pyarrow.Table.from_pylist(rows)
+        with file.open(encoding="utf-8") as lines:
+            for _ in lines:  # Arrow takes other encodings in, and they fail where no file is known any more
+                pass
         options = pyarrow.json.ReadOptions(block_size=_JSON_BLOCK_BYTES)
         return pyarrow.json.read_json(file, read_options=options)
     except (pyarrow.ArrowException, ValueError, AttributeError) as error:
@@ -128,6 +131,8 @@ def _reason(error: Exception) -> str:
     # than that; other messages may quote a value.
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at line {error.lineno}"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8; convert it"
     return str(error) if str(error).startswith("JSON parse error") else type(error).__name__
 
 

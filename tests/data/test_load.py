@@ -151,3 +151,13 @@ def test_names_of_the_folder_itself_and_hidden_or_old_files_are_not_splits(tmp_p
         _write(tmp_path / parent / ".ipynb_checkpoints" / "train.jsonl", [{"text": "hidden"}])
         for split in ("train", "test"):
             assert load_examples(str(tmp_path / parent), split=split)["text"][:] == [split]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_a_file_in_another_encoding_is_named(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"patients{suffix}"
+    text = '{"text": "M\u00fcller"}'
+    file.write_bytes((text if suffix == ".jsonl" else f"[{text}]").encode("latin-1"))
+    with pytest.raises(UnusableData, match=rf"patients{suffix} cannot be read .* not UTF-8") as error:
+        load_examples(str(file))
+    assert "ller" not in str(error.value)
