@@ -43,7 +43,7 @@ def test_a_helper_is_remembered_when_its_parent_has_gone(tmp_path: Path) -> None
     tree = start(tmp_path, seconds=1)
     tree.look()
     helpers = psutil.Process(tree.root.pid).children(recursive=True)
-    tree.root.wait(timeout=30)
+    tree.root.wait(timeout=120)
     assert helpers and all(helper.is_running() for helper in helpers)
     tree.stop(grace=0.3)
     assert not any(is_alive(helper) for helper in helpers)
