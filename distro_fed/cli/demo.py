@@ -44,6 +44,8 @@ def demo(
     verbose: VerboseOption = False,
 ) -> None:
     """Fine-tune SmolLM2-135M on the text of four organisations and compare before and after."""
+    from distro_fed.model.base import base_model_folder
+
     started = time.monotonic()
     for variable in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"):
         os.environ.setdefault(variable, ENVIRONMENT[variable])  # before torch is loaded here too
@@ -61,6 +63,8 @@ def demo(
     print_report(read_report(run_folder / REPORT_FILE), console)
     _compare(str({**app.config, **overrides}["base-model"]), run_folder / MODEL_FOLDER, data_folder, organisations)
     console.rule()
+    base_folder = base_model_folder(str({**app.config, **overrides}["base-model"]), False)
+    console.print(f"{'base':8} {base_folder}", soft_wrap=True, highlight=False)
     for what, file in (("model", MODEL_FOLDER), ("figures", REPORT_FILE), ("curves", HTML_FILE)):
         console.print(f"{what:8} {run_folder / file}", soft_wrap=True, highlight=False)
     console.print(f"{'time':8} {format_seconds(time.monotonic() - started)}, everything together", highlight=False)

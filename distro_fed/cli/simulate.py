@@ -24,11 +24,12 @@ from distro_fed.cli.common import (
 )
 from distro_fed.cli.flower_runtime import CONNECTION, LocalSuperLink
 from distro_fed.cli.run_config import FlowerApp, Value, parse_run_config, to_toml
-from distro_fed.errors import FederationError
+from distro_fed.errors import DataNotFound, FederationError
 from distro_fed.reporting.console import ProgressView, print_report
 from distro_fed.reporting.events import read_events
 from distro_fed.reporting.report import read_report
 from distro_fed.reporting.run_folder import EVENTS_FILE, REPORT_FILE
+from distro_fed.settings import RunSettings
 
 POLL_SECONDS = 0.3
 
@@ -48,13 +49,38 @@ def simulate(
     """Run a Flower app in the simulation runtime, offline and apart from ~/.flwr."""
     app = FlowerApp.load(app_dir)
     overrides = parse_run_config(run_config or [], app)
+    check_before_start(app, overrides, nodes)
     run_folder = new_run_folder(runs_dir, name, app.name)
-    run_simulation(
-        app, run_folder, overrides=overrides, nodes=nodes, cpus_per_client=cpus_per_client, verbose=verbose
-    )
+    run_simulation(app, run_folder, overrides=overrides, nodes=nodes, cpus_per_client=cpus_per_client, verbose=verbose)
     if (run_folder / REPORT_FILE).exists():
         print_report(read_report(run_folder / REPORT_FILE), console)
     console.print(f"Everything about this run: {run_folder}", soft_wrap=True)
+
+
+def check_before_start(app: FlowerApp, overrides: Mapping[str, Value], nodes: int) -> None:
+    """Find wrong settings now, not a minute later in every client.
+
+    Only apps with the settings of this package are looked at; others have rules of their own.
+
+    Raises
+    ------
+    SettingsError
+        A setting is wrong.
+    DataNotFound
+        The run's data folder does not hold an organisation for each node.
+    """
+    config = {**app.config, **overrides}
+    if not {"base-model", "compressor", "data-folder"} <= config.keys():
+        return
+    settings = RunSettings.from_run_config(config)
+    folder = Path(settings.data.data_folder).expanduser() if settings.data.data_folder else None
+    if folder is None:
+        raise DataNotFound("data-folder is empty: name a folder with one subfolder for each organisation")
+    if not folder.is_dir():
+        raise DataNotFound(f"data-folder {str(folder)!r} is not a folder")
+    found = sum(path.is_dir() and not path.name.startswith(".") for path in folder.iterdir())
+    if found < nodes:
+        raise DataNotFound(f"data-folder {str(folder)!r} has {found} organisations (subfolders) for {nodes} nodes")
 
 
 def run_simulation(

