@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from distro_fed.errors import SettingsError
+from distro_fed.presets import COMPRESSOR_PRESETS, DEFAULT_COMPRESSOR, LEARNING_RATES
 
 Value = bool | int | float | str
 
@@ -223,18 +224,6 @@ _AT_MOST: dict[str, float] = {
     "seed": 2**63 - 1, "adam-beta1": 0.999999, "adam-beta2": 0.999999,
 }  # fmt: skip
 
-#: compressor, its parameters and learning rate for each mode, where the run leaves them open; measured
-#: with ``distro-fed demo`` (four organisations, SmolLM2-135M), see docs/how-it-works.md
-_DEFAULT_COMPRESSOR = {"lora": "quantized", "full": "subspace"}
-_PRESETS: dict[str, dict[str, Any]] = {
-    "quantized": {"bits": 1},
-    "subspace": {"bits": 1, "rank": 1},
-    "topk": {"density": 1 / 64},
-    "dct-topk": {"density": 1 / 512},
-    "dense": {},
-}
-_LEARNING_RATES = {"lora": 5e-3, "full": 1e-4, "subspace": 2e-2}
-
 
 def _typed(key: str, value: Any, default: Any) -> Any:
     wanted = type(default)
@@ -286,13 +275,13 @@ def _check(settings: RunSettings) -> None:
 
 def _compressor_name(settings: RunSettings) -> str:
     name = settings.compression.compressor
-    return _DEFAULT_COMPRESSOR[settings.model.mode] if name == "auto" else name
+    return DEFAULT_COMPRESSOR[settings.model.mode] if name == "auto" else name
 
 
 def _complete(settings: RunSettings) -> RunSettings:
     compression = replace(settings.compression, compressor=_compressor_name(settings))
     name = compression.compressor
-    for key, preset in _PRESETS[name].items():
+    for key, preset in COMPRESSOR_PRESETS[name].items():
         if not getattr(compression, key):
             compression = replace(compression, **{key: preset})
     compression = replace(
@@ -303,7 +292,7 @@ def _complete(settings: RunSettings) -> RunSettings:
     training = settings.training
     if not training.learning_rate:
         family = "subspace" if name == "subspace" else settings.model.mode
-        training = replace(training, learning_rate=_LEARNING_RATES[family])
+        training = replace(training, learning_rate=LEARNING_RATES[family])
     state_dir = settings.state_dir
     if state_dir == "auto":
         state_dir = f"{settings.run_dir or 'runs/' + settings.run_name}/clients"

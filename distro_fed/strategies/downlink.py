@@ -41,10 +41,9 @@ class Downlink:
         tuple of ArrayRecord and bool
             Records for the message, and whether they hold a keyframe.
         """
-        if not self.log.start_version <= version <= self._replica.version:
-            version = NEEDS_KEYFRAME  # also a version that a member made up: one keyframe serves them all
         if version not in self._records:
-            frames = None if version == NEEDS_KEYFRAME else self.log.frames_since(version)
+            # None for NEEDS_KEYFRAME, and for a version that a member made up: one keyframe serves them all
+            frames = self.log.frames_since(version)
             if frames is None or sum(map(len, frames)) > self._keyframe_bytes:
                 if NEEDS_KEYFRAME not in self._records:
                     keyframe = self._replica.keyframe(round_)
