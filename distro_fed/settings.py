@@ -1,7 +1,7 @@
 """The settings of a run, read from Flower's flat ``run_config``.
 
-Keys are kebab-case; each belongs to one frozen dataclass below, whose field of the same name (in
-snake_case) documents it. ``0`` or ``"auto"`` means "the preset of this mode", so that switching
+Keys are kebab-case; each belongs to one frozen dataclass in :mod:`distro_fed.setting_groups`, whose field of the same
+name (in snake_case) documents it. ``0`` or ``"auto"`` means "the preset of this mode", so that switching
 ``mode`` or ``compressor`` alone gives a sensible run. ``peft.*`` keys go to the PEFT configuration under
 their own names; ``app.*`` keys are the app's own and are not looked at.
 """
@@ -17,110 +17,24 @@ from typing import Any
 
 from distro_fed.errors import SettingsError
 from distro_fed.presets import COMPRESSOR_PRESETS, DEFAULT_COMPRESSOR, LEARNING_RATES
+from distro_fed.setting_groups import (
+    CompressionSettings,
+    DataSettings,
+    FederationSettings,
+    ModelSettings,
+    TrainingSettings,
+    Value,
+)
 
-Value = bool | int | float | str
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """What is fine-tuned."""
-
-    #: hub id, folder, or ``packaged:smollm2-135m``
-    base_model: str = "packaged:smollm2-135m"
-    #: ``lora`` (an adapter through peft) or ``full`` (every weight)
-    mode: str = "lora"
-    #: dtype the base model is loaded in: ``float32``, ``bfloat16`` or ``float16``
-    dtype: str = "float32"
-    #: allow the hub to be asked for a model or data set that is not on this machine
-    allow_download: bool = False
-    #: fields of the PEFT configuration, from keys ``peft.*``; ``type`` names the method (default LORA)
-    peft: Mapping[str, Value] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class DataSettings:
-    """Where an organisation's text lies. ``node_config`` of the organisation itself wins over these."""
-
-    #: folder with one subfolder for each organisation (simulation: partition i takes the i-th in sorted order)
-    data_folder: str = ""
-    #: longest sequence in tokens; longer examples are truncated
-    max_length: int = 256
-    #: use at most so many training examples; 0: all
-    max_train_examples: int = 0
-    #: use at most so many held-out examples for an evaluation; 0: all
-    max_test_examples: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSettings:
-    """Local training; names follow transformers' ``TrainingArguments``."""
-
-    #: optimizer steps of a client in a round (H)
-    local_steps: int = 10
-    per_device_train_batch_size: int = 4
-    gradient_accumulation_steps: int = 1
-    #: peak learning rate; 0: the preset of mode and compressor
-    learning_rate: float = 0.0
-    #: over the whole run: ``constant``, ``linear`` or ``cosine`` decay
-    lr_scheduler_type: str = "linear"
-    #: optimizer steps of linear warm-up at the start of the run
-    warmup_steps: int = 0
-    weight_decay: float = 0.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.95
-    #: gradients are clipped to this norm; 0: not clipped
-    max_grad_norm: float = 1.0
-    #: autocast to bfloat16
-    bf16: bool = False
-    gradient_checkpointing: bool = False
-    #: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``
-    device: str = "auto"
-    #: CPU threads of one client process; 0: torch's own choice
-    threads: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CompressionSettings:
-    """How updates are compressed, up and down."""
-
-    #: ``auto``, ``dct-topk``, ``topk``, ``quantized``, ``subspace`` or ``dense``
-    compressor: str = "auto"
-    #: share of coefficients that ``topk`` and ``dct-topk`` send, 0 < density <= 1; 0: preset
-    density: float = 0.0
-    #: bits a value in ``quantized`` and ``subspace``, 1 to 8; 0: preset
-    bits: int = 0
-    #: rank of the basis in ``subspace``; 0: preset
-    rank: int = 0
-    #: number format of ``dense``: ``float32``, ``bfloat16`` or ``float16``
-    dense_dtype: str = "float32"
-    #: keep at the client what was not sent and add it to the next update
-    error_feedback: bool = False
-    #: the same for the server's aggregated update
-    server_residual: bool = False
-    #: density of the aggregated update; 0: as the uplink
-    downlink_density: float = 0.0
-    #: bits of the aggregated update; 0: as the uplink
-    downlink_bits: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FederationSettings:
-    """Who takes part; words of Flower's FedAvg where it has them."""
-
-    num_server_rounds: int = 10
-    fraction_train: float = 1.0
-    min_train_nodes: int = 2
-    min_available_nodes: int = 2
-    #: share of the sampled nodes whose valid replies a round needs; below, the round is skipped
-    quorum: float = 0.5
-    #: seconds until a round is closed without those that have not answered
-    round_timeout: float = 3600.0
-    #: seconds to wait for ``min_available_nodes`` at the start
-    start_timeout: float = 300.0
-    #: metric that weighs a client's update; empty: every client counts the same
-    weighted_by: str = "num-examples"
-    #: every so many rounds clients evaluate the replica they are about to train; 0: only first and last
-    evaluate_every: int = 1
+__all__ = [
+    "CompressionSettings",
+    "DataSettings",
+    "FederationSettings",
+    "ModelSettings",
+    "RunSettings",
+    "TrainingSettings",
+    "Value",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +123,11 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "mode": ("lora", "full"),
     "dtype": ("float32", "bfloat16", "float16"),
     "dense-dtype": ("float32", "bfloat16", "float16"),
-    "compressor": ("auto", "dct-topk", "topk", "quantized", "subspace", "dense"),
+    "compressor": ("auto", "dct-topk", "topk", "quantized", "subspace", "lowrank", "dense"),
+    "selection": ("global", "chunk"),
+    "lora-factors": ("both", "b", "alternating", "core"),
+    "optim": ("adamw", "sgd", "muon"),
+    "aggregation": ("mean", "contributors"),
     "lr-scheduler-type": ("constant", "linear", "cosine"),
 }
 _AT_LEAST: dict[str, float] = {
@@ -218,10 +136,13 @@ _AT_LEAST: dict[str, float] = {
     "weight-decay": 0, "max-grad-norm": 0, "threads": 0, "density": 0, "bits": 0, "rank": 0, "downlink-density": 0,
     "downlink-bits": 0, "num-server-rounds": 1, "fraction-train": 0, "min-train-nodes": 1, "min-available-nodes": 1,
     "quorum": 0, "round-timeout": 0, "start-timeout": 0, "evaluate-every": 0, "adam-beta1": 0, "adam-beta2": 0,
+    "momentum": 0, "value-bits": 1, "final-rank": 0, "basis-rounds": 1, "error-feedback-decay": 0,
+    "outer-learning-rate": 0, "outer-momentum": 0,
 }  # fmt: skip
 _AT_MOST: dict[str, float] = {
     "bits": 8, "downlink-bits": 8, "density": 1, "downlink-density": 1, "fraction-train": 1, "quorum": 1,
     "seed": 2**63 - 1, "adam-beta1": 0.999999, "adam-beta2": 0.999999,
+    "momentum": 0.999999, "value-bits": 2, "error-feedback-decay": 1, "outer-momentum": 0.999999,
 }  # fmt: skip
 
 

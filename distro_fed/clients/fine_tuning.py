@@ -34,7 +34,7 @@ class _Corpus:
 
 
 class FineTuning:
-    """Causal language modelling with AdamW; a :class:`~distro_fed.clients.task.LocalTask`.
+    """Causal language modelling; a :class:`~distro_fed.clients.task.LocalTask`.
 
     Holds one tokenizer, and the tokenised text of each organisation that this process has played.
     """
@@ -70,7 +70,7 @@ class FineTuning:
         settings = info.settings.training
         corpus = self._corpus(info)
         examples = corpus.train
-        seed = _client_seed(info)
+        seed = client_seed(info.settings.seed, info.name)
         pad_id = self._pad_id()
 
         def batch(number: int) -> dict[str, torch.Tensor]:
@@ -151,7 +151,7 @@ def _steps(
 
     # dropout must not depend on what this process has done before
     with torch.random.fork_rng(devices=[parameters[0].device] if parameters[0].is_cuda else []):
-        torch.manual_seed((_client_seed(info) + info.round) % 2**63)
+        torch.manual_seed((client_seed(info.settings.seed, info.name) + info.round) % 2**63)
         return train_locally(
             trainable.model,
             parameters,
@@ -162,9 +162,9 @@ def _steps(
         )
 
 
-def _client_seed(info: RoundInfo) -> int:
-    """Seed of the data order: of this run and this organisation, the same in every round."""
-    digest = hashlib.blake2b(f"{info.settings.seed}\0{info.name}".encode(), digest_size=8).digest()
+def client_seed(seed: int, name: str) -> int:
+    """Seed of an organisation's data order: of this run and this organisation, the same in every round."""
+    digest = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

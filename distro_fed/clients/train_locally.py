@@ -67,7 +67,7 @@ def train_locally(
     total_steps: int,
     settings: TrainingSettings,
 ) -> LocalTraining:
-    """Train ``parameters`` in place with AdamW.
+    """Train ``parameters`` in place with the optimizer that the settings name.
 
     Parameters
     ----------
@@ -90,10 +90,10 @@ def train_locally(
     """
     import torch
 
+    from distro_fed.clients.optimizers import make_optimizers
+
     trained = list(parameters)
-    optimizer = torch.optim.AdamW(
-        trained, lr=0.0, betas=(settings.adam_beta1, settings.adam_beta2), weight_decay=settings.weight_decay
-    )
+    optimizers = make_optimizers(model, trained, settings)
     device = trained[0].device
     accumulation = settings.gradient_accumulation_steps
     loss_sum, tokens = 0.0, 0
@@ -117,11 +117,13 @@ def train_locally(
             tokens += step_tokens
             if settings.max_grad_norm > 0:
                 torch.nn.utils.clip_grad_norm_(trained, settings.max_grad_norm)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate_at(step, total_steps, settings)
-            optimizer.step()
-            # gradients are zeroed, not freed: mapping the memory anew in every step costs more
-            optimizer.zero_grad(set_to_none=False)
+            rate = learning_rate_at(step, total_steps, settings)
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+                optimizer.step()
+                # gradients are zeroed, not freed: mapping the memory anew in every step costs more
+                optimizer.zero_grad(set_to_none=False)
     finally:
         for parameter in trained:
             parameter.grad = None

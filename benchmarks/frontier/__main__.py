@@ -1,0 +1,33 @@
+"""Command line: ``python -m benchmarks.frontier run grid.toml`` and ``python -m benchmarks.frontier draw``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.frontier import results
+from benchmarks.frontier.grid import read_grid
+from benchmarks.frontier.schedule import run_all
+from benchmarks.frontier.tasks import open_task
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.frontier", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run the configurations of a grid that have no result yet")
+    run.add_argument("grid", type=Path, nargs="+")
+    run.add_argument("--workers", type=int, default=1, help="runs at a time, one thread each")
+    run.add_argument("--results", type=Path, help="file to append to (default: results/<name of the grid>.jsonl)")
+    arguments = parser.parse_args()
+    failed = 0
+    for path in arguments.grid:
+        configurations = read_grid(path)
+        for task in {one.task for one in configurations}:
+            open_task(task)  # before several processes would write it
+        failed += run_all(configurations, arguments.results or results.FOLDER / f"{path.stem}.jsonl", arguments.workers)
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

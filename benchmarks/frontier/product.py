@@ -1,0 +1,51 @@
+"""Runs the product: its client app, compressors and strategy, over the in-process Grid."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from typing import Any
+
+from benchmarks.frontier.grid import Configuration
+from benchmarks.frontier.outcome import Outcome
+from benchmarks.frontier.tasks import Task
+from distro_fed.clients import make_client_app
+from distro_fed.model.configured import load_trainable
+from distro_fed.settings import RunSettings
+from distro_fed.strategies.server import strategy_from_settings
+from distro_fed.transport.local_grid import LocalGrid
+
+
+def run_config(task: Task, configuration: Configuration) -> dict[str, Any]:
+    """Flower's run config of a configuration."""
+    config = {**task.settings, "seed": configuration.seed, "min-train-nodes": 1, **configuration.settings}
+    local_steps = int(config.setdefault("local-steps", 10))
+    if configuration.steps % local_steps:
+        raise ValueError(f"{configuration.steps} steps are not a whole number of rounds of {local_steps} steps")
+    return config | {"num-server-rounds": max(1, configuration.steps // local_steps)}
+
+
+def run(task: Task, configuration: Configuration) -> Outcome:
+    """One federation from start to end; the final model is measured where it lies, at the server."""
+    config = run_config(task, configuration)
+    settings = RunSettings.from_run_config(config)
+    loaded = load_trainable(settings)
+    strategy = strategy_from_settings(settings, loaded.base_digest)
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    nodes = [{"train-data": str(path), "name": path.parent.name} for path in task.clients(configuration.clients)]
+    rounds = settings.federation.num_server_rounds
+    with tempfile.TemporaryDirectory() as state:
+        if settings.compression.error_feedback:
+            config["state-dir"] = state
+        grid = LocalGrid(make_client_app(), configuration.clients, run_config=config, node_configs=nodes)
+        strategy.start(grid, loaded.trainable, rounds)
+    loaded.trainable.write(strategy.replica.values)
+    ledger = strategy.ledger
+    mean = {
+        direction: sum(ledger.per_client(direction).values()) / configuration.clients for direction in ("up", "down")
+    }
+    curve = [record.train_loss for record in strategy.progress.history() if record.train_loss is not None]
+    return Outcome(
+        task.losses(loaded.trainable.model, loaded.tokenizer), mean["up"], mean["down"], loaded.parameters, rounds,
+        tuple(curve),
+    )  # fmt: skip
