@@ -8,7 +8,8 @@ from pathlib import Path
 
 from benchmarks.frontier import results
 from benchmarks.frontier.grid import read_grid
-from benchmarks.frontier.schedule import run_all
+from benchmarks.frontier.page import write_all
+from benchmarks.frontier.schedule import ROOT, run_all
 from benchmarks.frontier.tasks import open_task
 
 
@@ -19,10 +20,18 @@ def main() -> int:
     run.add_argument("grid", type=Path, nargs="+")
     run.add_argument("--workers", type=int, default=1, help="runs at a time, one thread each")
     run.add_argument("--results", type=Path, help="file to append to (default: results/<name of the grid>.jsonl)")
+    run.add_argument("--only", default="", help="only pipelines of this name")
+    commands.add_parser("draw", help="write tables and pictures of all results into docs/")
     arguments = parser.parse_args()
+    if arguments.command == "draw":
+        for path in write_all(results.read(), ROOT / "docs"):
+            print(path.relative_to(ROOT))
+        return 0
     failed = 0
     for path in arguments.grid:
-        configurations = read_grid(path)
+        configurations = [one for one in read_grid(path) if arguments.only in ("", one.pipeline)]
+        if not configurations:
+            parser.error(f"{path} has no pipeline {arguments.only!r}")
         for task in {one.task for one in configurations}:
             open_task(task)  # before several processes would write it
         failed += run_all(configurations, arguments.results or results.FOLDER / f"{path.stem}.jsonl", arguments.workers)

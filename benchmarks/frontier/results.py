@@ -37,7 +37,10 @@ def row(configuration: Configuration, outcome: Outcome, seconds: float) -> dict[
 def append(path: Path, finished: dict[str, Any]) -> None:
     """Add a line, and have it on disk before going on."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    cut_off = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
     with path.open("a") as file:
+        if cut_off:
+            file.write("\n")
         file.write(json.dumps(finished) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -52,5 +55,5 @@ def read(paths: Iterable[Path] | None = None) -> list[dict[str, Any]]:
                 finished = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            found[finished["id"]] = finished
+            found[finished["id"]] = finished | {"grid": path.stem}
     return list(found.values())

@@ -13,6 +13,8 @@ RUNNERS = {
     "product": "product",
     "base-model": "base_model",
     "all-reduce": "all_reduce",
+    "torch-distributed": "torch_distributed",
+    "flower-fedavg": "flower_fedavg",
     "local-only": "local_only",
 }
 

@@ -90,7 +90,9 @@ def _write(name: str, folder: Path) -> None:
         for organisation in ORGANISATIONS:
             for split in ("train", "test"):
                 rows = map(json.loads, (source / organisation / f"{split}.jsonl").read_text().splitlines())
-                _write_lines(target / split / f"{organisation}.jsonl", [row["prompt"] + row["completion"] for row in rows])
+                _write_lines(
+                    target / split / f"{organisation}.jsonl", [row["prompt"] + row["completion"] for row in rows]
+                )
         if name == "small":
             from benchmarks.frontier.small_model import write_small_model
 

@@ -25,9 +25,7 @@ def client_batches(
     task: Task, configuration: Configuration, settings: RunSettings, tokenizer: PreTrainedTokenizerBase
 ) -> list[Batches]:
     """For every client a function from the number of a step to its batch."""
-    return [
-        _batches(str(path), path.parent.name, settings, tokenizer) for path in task.clients(configuration.clients)
-    ]
+    return [_batches(str(path), path.parent.name, settings, tokenizer) for path in task.clients(configuration.clients)]
 
 
 def _batches(source: str, name: str, settings: RunSettings, tokenizer: PreTrainedTokenizerBase) -> Batches:

@@ -1,0 +1,158 @@
+"""Finished runs as rows: the best learning rate of every pipeline, beside the better of the tuned baselines."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from distro_fed.reporting.references import allreduce_bf16, fedavg_full_bf16, ratio
+
+Run = Mapping[str, Any]
+#: what is tuned for every pipeline, and therefore does not make another pipeline
+TUNED = ("learning-rate", "outer-learning-rate")
+BASELINES = ("R1", "R2")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pipeline at its best learning rate.
+
+    Attributes
+    ----------
+    task, pipeline, mode : str
+    stateless : bool
+        Clients keep nothing between rounds.
+    steps, local_steps, clients : int
+    participation : float
+        Share of the clients that train in a round.
+    seeds : list of int
+    learning_rate : float
+    outer_learning_rate : float
+    loss, loss_spread : float
+        Held-out loss, nats a token: mean, and standard deviation over seeds (0 for one seed).
+    loss_best_baseline : float or None
+        The better of the tuned R1 and R2 at the same steps and clients, on the same seeds.
+    gap_nats : float or None
+        Mean over seeds of the difference.
+    bytes_up, bytes_down : float
+        Of one client over the whole run.
+    ratio_r1, ratio_r2 : float or None
+        Bytes of the reference over the bytes of this pipeline, up and down together.
+    command : str
+        Runs it again.
+    """
+
+    task: str
+    pipeline: str
+    mode: str
+    stateless: bool
+    steps: int
+    local_steps: int
+    clients: int
+    participation: float
+    seeds: list[int]
+    learning_rate: float
+    outer_learning_rate: float
+    loss: float
+    loss_spread: float
+    loss_best_baseline: float | None
+    gap_nats: float | None
+    bytes_up: float
+    bytes_down: float
+    ratio_r1: float | None
+    ratio_r2: float | None
+    command: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def rows(runs: Iterable[Run]) -> list[Row]:
+    """One row for each pipeline, task, number of steps and of clients; the best loss first within a task."""
+    groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[(*_setting(run), run["pipeline"])].append(run)
+    best = {key: best_rate(group) for key, group in groups.items()}
+    found = [_row(group, _baseline(key, best)) for key, group in best.items()]
+    return sorted(found, key=lambda row: (row.task, -row.steps, row.clients, row.loss))
+
+
+def best_rate(group: Sequence[Run]) -> list[Run]:
+    """Runs of the best learning rate of a pipeline; rates with fewer seeds than others do not compete."""
+    variants: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    for run in group:
+        variants[tuple(run["settings"].get(name) for name in TUNED)].append(run)
+    most = max(len(runs) for runs in variants.values())
+    chosen = min(
+        (runs for runs in variants.values() if len(runs) == most), key=lambda runs: mean(run["loss"] for run in runs)
+    )
+    return sorted(chosen, key=lambda run: run["seed"])
+
+
+def sweep(runs: Iterable[Run]) -> list[tuple[str, str, int, float, float, int]]:
+    """Every learning rate tried: task, pipeline, steps, rate, mean loss, seeds."""
+    tried: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for run in runs:
+        if "learning-rate" in run["settings"]:
+            rate = run["settings"]["learning-rate"], run["settings"].get("outer-learning-rate", 1.0)
+            tried[(run["task"], run["pipeline"], run["steps"], *rate)].append(run["loss"])
+    return [(*key[:4], mean(losses), len(losses)) for key, losses in sorted(tried.items())]
+
+
+def _setting(run: Run) -> tuple[Any, ...]:
+    return run["task"], run["steps"], run["clients"], run["settings"].get("fraction-train", 1.0)
+
+
+def _baseline(key: tuple[Any, ...], best: Mapping[tuple[Any, ...], list[Run]]) -> list[list[Run]]:
+    """Tuned baselines of the same task, steps and clients; they train with all clients in every round."""
+    return [
+        group
+        for (task, steps, clients, _, pipeline), group in best.items()
+        if (task, steps, clients) == key[:3] and pipeline.startswith(BASELINES)
+    ]
+
+
+def _row(runs: Sequence[Run], baselines: Sequence[Sequence[Run]]) -> Row:
+    first = runs[0]
+    settings = first["settings"]
+    losses = {run["seed"]: run["loss"] for run in runs}
+    local_steps = settings.get("local-steps", 10) if first["rounds"] else 0
+    participation = settings.get("fraction-train", 1.0)
+    up, down = mean(run["bytes_up"] for run in runs), mean(run["bytes_down"] for run in runs)
+    known = [{run["seed"]: run["loss"] for run in group} for group in baselines]
+    shared = [seed for seed in losses if all(seed in one for one in known)] if known else []
+    reference = min((mean(one[seed] for seed in shared) for one in known), default=None) if shared else None
+    gap = None if reference is None else mean(losses[seed] for seed in shared) - reference
+    counts = {
+        "parameters": first["parameters"], "clients": first["clients"],
+        "rounds": first["steps"] / max(1, local_steps) * participation, "local_steps": local_steps,
+    }  # fmt: skip
+    sends = bool(up + down)
+    return Row(
+        task=first["task"],
+        pipeline=first["pipeline"],
+        mode=settings.get("mode", "full"),
+        stateless=not settings.get("error-feedback", False) and first["runner"] == "product",
+        steps=first["steps"],
+        local_steps=local_steps,
+        clients=first["clients"],
+        participation=participation,
+        seeds=sorted(losses),
+        learning_rate=settings.get("learning-rate", 0.0),
+        outer_learning_rate=settings.get("outer-learning-rate", 1.0),
+        loss=mean(losses.values()),
+        loss_spread=stdev(losses.values()) if len(losses) > 1 else 0.0,
+        loss_best_baseline=reference,
+        gap_nats=gap,
+        bytes_up=up,
+        bytes_down=down,
+        ratio_r1=ratio(fedavg_full_bf16(**counts).total, up + down) if sends else None,
+        ratio_r2=ratio(allreduce_bf16(**counts).total, up + down) if sends else None,
+        command=f"python -m benchmarks.frontier run benchmarks/frontier/grids/{first['grid']}.toml --only "
+        + shlex.quote(first["pipeline"]),
+    )
