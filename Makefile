@@ -1,4 +1,5 @@
 # make demo            four organisations fine-tune a real model (MODE=lora or MODE=full)
+# make demo-secure     the same, and the server learns nothing but the sum of the updates
 # make test            all tests
 # make check           what a change has to pass: ruff, mypy --strict, import-linter, tests
 # make clean           remove what make and the tools made; runs/ and downloads stay
@@ -10,7 +11,7 @@ ARGS   ?=
 BIN     := .venv/bin
 INSTALL := .venv/.installed
 
-.PHONY: help demo test check clean
+.PHONY: help demo demo-secure test check clean
 
 help:
 	@sed -n "s/^# make/make/p" Makefile
@@ -25,6 +26,9 @@ $(INSTALL): pyproject.toml constraints.txt
 
 demo: $(INSTALL)
 	$(BIN)/distro-fed demo --mode $(MODE) $(ARGS)
+
+demo-secure: $(INSTALL)
+	$(BIN)/distro-fed demo-secure $(ARGS)
 
 # One thread each for two test processes: two threads that wait for each other are slower than one.
 test: $(INSTALL)

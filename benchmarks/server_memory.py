@@ -19,6 +19,7 @@ import torch
 from flwr.app import ConfigRecord, Message
 
 from distro_fed.compression import make_compressor
+from distro_fed.compression.base import Compressor, Residual, RoundKey
 from distro_fed.layout import Layout, TensorSpec
 from distro_fed.strategies import DistroStrategy
 from distro_fed.transport.flower_compat import SUPERLINK_NODE_ID, set_identity
@@ -79,17 +80,22 @@ class AnsweringGrid:
         return [message]
 
 
+def random_body(coder: Compressor, space: Layout) -> bytes:
+    return coder.encode(torch.randn(space.numel) * 1e-3, space, 0)
+
+
 def measure(compressor: str, values: int, nodes: int, rounds: int = 2) -> dict[str, Any]:
     set_identity(1, SUPERLINK_NODE_ID)
     coder = make_compressor(compressor, density=1 / 64)
     strategy = DistroStrategy(compressor=coder, fraction_evaluate=0.0)
     grid = AnsweringGrid(strategy, nodes)
     model = Model(values)
-    space = coder.space(model.layout)
-    grid.body = coder.encode(torch.randn(space.numel) * 1e-3, space, 0)
+    grid.body = random_body(coder, coder.space(model.layout, RoundKey(seed=0, round=1)))
     before = resident()
     replica = strategy.prepare(model, 1, rounds)
     for round_ in range(1, rounds + 1):
+        if coder.residual is not Residual.IN_COEFFICIENTS:  # another space in every round
+            grid.body = random_body(coder, replica.agreement.space(replica.key(round_)))
         messages = list(strategy.configure_train(round_, Mock(), ConfigRecord(), grid))  # type: ignore[arg-type]
         replies = strategy.courier.exchange(grid, messages, 60.0, round_)  # type: ignore[arg-type]
         del messages

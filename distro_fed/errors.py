@@ -20,8 +20,15 @@ kebab-case word that may leave the machine: it never holds a value, a path or a 
     │   ├── WrongRun / WrongLayout / WrongBase / WrongCodec
     │   └── CorruptBody
     ├── ReplicaError             a replica or its update log cannot serve what is asked
-    └── FederationError
-        └── NotEnoughNodes
+    ├── FederationError
+    │   ├── NotEnoughNodes
+    │   └── PeerLost / PeersDiffer   a peer cannot be reached, or has other parameters
+    └── SecureAggregationError
+        ├── IdentityError / RosterError / PolicyError / LedgerError    a file of this member
+        ├── EncodingError        values cannot be coded for a secure sum
+        ├── Refused              a client does not do what the server asks
+        ├── BadReply             the server does not take what a client answered
+        └── RoundAborted         too few members are left, or the sum is not one
 """
 
 from __future__ import annotations
@@ -171,3 +178,77 @@ class NotEnoughNodes(FederationError):
     """Fewer nodes than needed came in time."""
 
     code = "not-enough-nodes"
+
+
+class PeerLost(FederationError):
+    """Another peer, or the aggregator between peers, cannot be reached."""
+
+    code = "peer-lost"
+
+
+class PeersDiffer(FederationError):
+    """Peers that must have equal parameters have not."""
+
+    code = "peers-differ"
+
+
+class SecureAggregationError(DistroFedError):
+    """Secure aggregation cannot be done as asked."""
+
+    code = "secure-aggregation"
+
+
+class IdentityError(SecureAggregationError):
+    """The file with a member's signing key is missing, damaged or readable by others."""
+
+    code = "identity"
+
+
+class RosterError(SecureAggregationError):
+    """The list of members and their public keys is missing or wrong."""
+
+    code = "roster"
+
+
+class PolicyError(SecureAggregationError):
+    """The file that says what this member agrees to is missing or wrong."""
+
+    code = "policy"
+
+
+class LedgerError(SecureAggregationError):
+    """The record of the rounds that this member took part in is missing or damaged."""
+
+    code = "ledger"
+
+
+class EncodingError(SecureAggregationError):
+    """Values, scales or counts cannot be coded as integers for a secure sum."""
+
+    code = "secure-encoding"
+
+
+class Refused(SecureAggregationError):
+    """A client refuses what the server asks of it.
+
+    ``reason`` is a stable word that may leave the machine
+    (:class:`distro_fed.secure_aggregation.refusals.Reason`).
+    """
+
+    code = "refused"
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(f"{reason}: {text}")
+        self.reason = reason
+
+
+class BadReply(SecureAggregationError):
+    """The server refuses the reply of one member, who is left out."""
+
+    code = "bad-reply"
+
+
+class RoundAborted(SecureAggregationError):
+    """A round gives no sum; the model stays as it was."""
+
+    code = "round-aborted"

@@ -10,8 +10,28 @@ DEFAULT_COMPRESSOR = {"lora": "quantized", "full": "subspace"}
 COMPRESSOR_PRESETS: dict[str, dict[str, Any]] = {
     "quantized": {"bits": 1},
     "subspace": {"bits": 1, "rank": 1},
+    "lowrank": {"bits": 4, "rank": 4},
     "topk": {"density": 1 / 64},
     "dct-topk": {"density": 1 / 512},
     "dense": {},
 }
 LEARNING_RATES = {"lora": 5e-3, "full": 1e-4, "subspace": 2e-2}
+
+#: whole pipelines by name, for the setting ``preset``. docs/frontier.md has what is measured about them so far.
+PIPELINES: dict[str, dict[str, Any]] = {
+    "lora-default": {
+        "mode": "lora", "compressor": "quantized", "bits": 1, "error-feedback": True, "server-residual": True,
+        "peft.r": 1, "peft.lora-alpha": 2, "peft.target-modules": "gate_proj,up_proj,down_proj",
+    },
+    "full-default": {"mode": "full", "compressor": "subspace", "bits": 1, "rank": 8},
+    # nothing is kept between rounds, at client or server; four bits make up for the residuals
+    "stateless": {
+        "mode": "lora", "compressor": "quantized", "bits": 4, "peft.r": 1, "peft.lora-alpha": 2,
+        "peft.target-modules": "gate_proj,up_proj,down_proj",
+    },
+    "secure": {
+        "mode": "lora", "compressor": "quantized", "bits": 1, "error-feedback": True, "server-residual": True,
+        "secure-aggregation": True, "weighted-by": "", "peft.r": 1, "peft.lora-alpha": 2,
+        "peft.target-modules": "gate_proj,up_proj,down_proj",
+    },
+}  # fmt: skip

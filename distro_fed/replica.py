@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from distro_fed.agreement import Agreement
+from distro_fed.compression.base import RoundKey
 from distro_fed.errors import ReplicaError, WrongBase
 from distro_fed.update import Kind, Update
 
@@ -31,9 +32,14 @@ class Replica:
         Number of aggregated updates applied so far.
     chain : bytes
         16 bytes that identify the version.
+    memory : torch.Tensor or None
+        What the compressor keeps of the last update applied: flat float32 on the CPU. It follows from the updates, so
+        the chain identifies it too.
     """
 
-    def __init__(self, agreement: Agreement, values: torch.Tensor, version: int, chain: bytes) -> None:
+    def __init__(
+        self, agreement: Agreement, values: torch.Tensor, version: int, chain: bytes, memory: torch.Tensor | None = None
+    ) -> None:
         if tuple(values.shape) != (agreement.layout.numel,):
             raise ReplicaError(
                 f"replica of shape {tuple(values.shape)}; the layout has {agreement.layout.numel} values in one vector"
@@ -42,6 +48,7 @@ class Replica:
         self.values = values
         self.version = version
         self.chain = chain
+        self.memory = memory
 
     @classmethod
     def initial(cls, agreement: Agreement, values: torch.Tensor) -> Replica:
@@ -60,14 +67,24 @@ class Replica:
         import torch
 
         decoded = agreement.open(update, kind=Kind.KEYFRAME, base_version=update.base_version, chain=update.chain)
-        values = torch.zeros(agreement.layout.numel)
-        decoded.add_to(values)
-        return cls(agreement, values, update.base_version, update.chain)
+        everything = torch.zeros(agreement.keyframe_space(update.base_version).numel)
+        decoded.add_to(everything)
+        end = agreement.layout.numel
+        memory = everything[end:].clone() if everything.numel() > end else None
+        return cls(agreement, everything[:end], update.base_version, update.chain, memory)
 
     def keyframe(self, round_: int) -> Update:
         """The full state as a frame."""
-        body = self.agreement.compressor(Kind.KEYFRAME).encode(self.values, self.agreement.layout, 0)
+        coder = self.agreement.compressor(Kind.KEYFRAME)
+        body = coder.encode(self.values, self.agreement.layout, 0)
+        memory_layout = self.agreement.uplink.memory_layout(self.agreement.layout, self.version)
+        if self.memory is not None and memory_layout is not None:
+            body += coder.encode(self.memory, memory_layout, 0)
         return self.agreement.frame(Kind.KEYFRAME, round_, self.version, self.chain, body)
+
+    def key(self, round_: int) -> RoundKey:
+        """What is public about a round that starts from this version."""
+        return self.agreement.key(round_, self.version, self.memory)
 
     def apply(self, update: Update, scratch: torch.Tensor | None = None) -> None:
         """Advance by one aggregated update, in place.
@@ -77,7 +94,7 @@ class Replica:
         update : Update
             Kind ``AGGREGATE``, on top of this version.
         scratch : torch.Tensor, optional
-            Float32, ``(space.numel,)``; overwritten. Saves an allocation.
+            Float32, as long as the space of the update's round; overwritten. Saves an allocation.
 
         Raises
         ------
@@ -86,14 +103,16 @@ class Replica:
         """
         import torch
 
-        agreement = self.agreement
+        agreement, key = self.agreement, self.key(update.round)
         decoded = agreement.open(update, kind=Kind.AGGREGATE, base_version=self.version, chain=self.chain)
         if scratch is None:
-            scratch = torch.zeros(agreement.space.numel, device=self.values.device)
+            scratch = torch.zeros(agreement.space(key).numel, device=self.values.device)
         else:
             scratch.zero_()
         decoded.add_to(scratch)
-        agreement.downlink.synthesise(scratch, self.values, agreement.layout, agreement.key(update.round))
+        memory = agreement.downlink.remember(scratch, agreement.layout, key)
+        agreement.synthesise(scratch, self.values, key)
+        self.memory = memory
         self.version += 1
         self.chain = update.digest
 

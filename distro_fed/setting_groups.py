@@ -56,9 +56,9 @@ class TrainingSettings:
     gradient_accumulation_steps: int = 1
     #: peak learning rate; 0: the preset of mode and compressor
     learning_rate: float = 0.0
-    #: ``adamw``, ``sgd`` or ``muon``; a fresh one in every round
+    #: ``adamw``, ``sgd`` or ``muon`` (AdamW for embeddings, head and vectors); a fresh one in every round
     optim: str = "adamw"
-    #: momentum of ``sgd`` and ``muon``
+    #: momentum of ``sgd`` and ``muon`` (published with 0.95)
     momentum: float = 0.0
     #: over the whole run: ``constant``, ``linear`` or ``cosine`` decay
     lr_scheduler_type: str = "linear"
@@ -91,7 +91,7 @@ class CompressionSettings:
     selection: str = "global"
     #: bits a value in ``quantized``, ``subspace`` and ``lowrank``, 1 to 8; 0: preset
     bits: int = 0
-    #: bits of a selected value in ``topk`` and ``dct-topk``: 1 (the sign) or 2
+    #: bits of a selected value in ``topk`` and ``dct-topk``: 1 (the sign) or 2 (one of two magnitudes too)
     value_bits: int = 1
     #: rank of the basis in ``subspace`` and ``lowrank``; 0: preset
     rank: int = 0
@@ -111,6 +111,17 @@ class CompressionSettings:
     downlink_density: float = 0.0
     #: bits of the aggregated update; 0: as the uplink
     downlink_bits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """Secure aggregation: the server learns the sum of the updates and nothing else about any of them."""
+
+    #: updates are summed under masks; needs the compressor ``quantized``, ``subspace`` or ``lowrank``
+    secure_aggregation: bool = False
+    #: server: folder with ``roster.toml`` and ``policy.toml``. In a simulation also one subfolder a member, with
+    #: ``identity.toml`` besides. A deployed member takes ``secure-folder`` from its node config only.
+    secure_folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

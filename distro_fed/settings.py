@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from distro_fed.errors import SettingsError
-from distro_fed.presets import COMPRESSOR_PRESETS, DEFAULT_COMPRESSOR, LEARNING_RATES
+from distro_fed.presets import COMPRESSOR_PRESETS, DEFAULT_COMPRESSOR, LEARNING_RATES, PIPELINES
 from distro_fed.setting_groups import (
     CompressionSettings,
     DataSettings,
     FederationSettings,
     ModelSettings,
+    SecuritySettings,
     TrainingSettings,
     Value,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "FederationSettings",
     "ModelSettings",
     "RunSettings",
+    "SecuritySettings",
     "TrainingSettings",
     "Value",
 ]
@@ -46,6 +48,9 @@ class RunSettings:
     #: folder for report, events and model; empty: ``runs/<run_name>``
     run_dir: str = ""
     seed: int = 0
+    #: a whole pipeline by name: ``lora-default``, ``full-default``, ``stateless`` or ``secure``. It fills in what is
+    #: not given or stands at its default; empty: no preset
+    preset: str = ""
     #: folder for replica and residual of the clients of a simulation; empty: nothing is kept (stateless); ``auto``:
     #: ``clients`` in ``run-dir`` (or in ``runs/<run-name>``). A deployed client takes ``state-dir`` from its node
     #: config only.
@@ -55,6 +60,7 @@ class RunSettings:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     compression: CompressionSettings = field(default_factory=CompressionSettings)
     federation: FederationSettings = field(default_factory=FederationSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, Any]) -> RunSettings:
@@ -68,7 +74,7 @@ class RunSettings:
         """
         values: dict[type, dict[str, Any]] = {group: {} for group in (*_GROUPS.values(), cls)}
         peft: dict[str, Value] = {}
-        for key, value in run_config.items():
+        for key, value in _with_preset(run_config).items():
             if key.startswith("app."):
                 continue
             if key.startswith("peft."):
@@ -112,6 +118,7 @@ _GROUPS: dict[str, type] = {
     "training": TrainingSettings,
     "compression": CompressionSettings,
     "federation": FederationSettings,
+    "security": SecuritySettings,
 }
 _OWNERS: dict[str, tuple[type, str, Any]] = {
     item.name.replace("_", "-"): (group, item.name, item.default)
@@ -144,6 +151,18 @@ _AT_MOST: dict[str, float] = {
     "seed": 2**63 - 1, "adam-beta1": 0.999999, "adam-beta2": 0.999999,
     "momentum": 0.999999, "value-bits": 2, "error-feedback-decay": 1, "outer-momentum": 0.999999,
 }  # fmt: skip
+
+
+def _with_preset(run_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The run config with the preset that it names."""
+    name = run_config.get("preset", "")
+    if not name:
+        return dict(run_config)
+    if name not in PIPELINES:
+        raise SettingsError(f"setting preset = {name!r}; choose one of {', '.join(PIPELINES)}")
+    # an app's configuration holds many keys at their defaults: only what differs from them was chosen
+    chosen = {key: value for key, value in run_config.items() if key not in _OWNERS or value != _OWNERS[key][2]}
+    return {**run_config, **PIPELINES[name], **chosen}
 
 
 def _typed(key: str, value: Any, default: Any) -> Any:
@@ -187,10 +206,67 @@ def _check(settings: RunSettings) -> None:
             "error-feedback = true with compressor = 'subspace': its basis changes every round, so what one round "
             "did not send has no place in the next; set error-feedback = false or choose another compressor"
         )
-    if compression.server_residual and _compressor_name(settings) == "subspace":
+    if compression.server_residual and (name := _compressor_name(settings)) in ("subspace", "lowrank"):
         raise SettingsError(
-            "server-residual = true with compressor = 'subspace': its basis changes every round; set it to false, "
+            f"server-residual = true with compressor = {name!r}: its basis changes every round; set it to false, "
             "and downlink-bits = 2 or more if the aggregated update should lose less"
+        )
+    _check_lora_factors(settings)
+    _check_aggregation(settings)
+    _check_security(settings)
+    if settings.training.optim == "sgd" and not settings.training.learning_rate:
+        raise SettingsError("optim = 'sgd' has no preset: those of learning-rate are for AdamW; set learning-rate")
+
+
+def _check_lora_factors(settings: RunSettings) -> None:
+    factors, method = settings.model.lora_factors, str(settings.model.peft.get("type", "LORA")).upper()
+    if factors != "both" and (settings.model.mode != "lora" or method != "LORA"):
+        raise SettingsError(
+            f"lora-factors = {factors!r} with mode = {settings.model.mode!r} and peft.type = {method!r}: it says what "
+            "of a LoRA pair is trained; take mode = 'lora' without peft.type, or lora-factors = 'both'"
+        )
+    if factors == "alternating":
+        for key, value in (
+            ("server-residual", settings.compression.server_residual),
+            ("outer-momentum", settings.federation.outer_momentum),
+            ("compressor", settings.compression.compressor == "lowrank" and "lowrank"),
+        ):
+            if value:
+                raise SettingsError(
+                    f"lora-factors = 'alternating' with {key} = {value}: every round sends other tensors, so what is "
+                    "kept of one has no place in the next; leave it out or take lora-factors = 'b'"
+                )
+
+
+def _check_aggregation(settings: RunSettings) -> None:
+    federation, name = settings.federation, _compressor_name(settings)
+    if federation.aggregation == "contributors" and name not in ("topk", "dct-topk"):
+        raise SettingsError(
+            f"aggregation = 'contributors' with compressor = {name!r}, of which every member sends every coefficient; "
+            "take 'mean', which is the same there, or compressor = 'topk' or 'dct-topk'"
+        )
+    if not federation.outer_learning_rate:
+        raise SettingsError("outer-learning-rate = 0.0 would never change the model; 1 applies the mean as it is")
+    if federation.outer_momentum and name in ("subspace", "lowrank"):
+        raise SettingsError(
+            f"outer-momentum = {federation.outer_momentum:g} with compressor = {name!r}: its space changes every "
+            "round, so what one round has moved has no place in the next; set it to 0 or choose another compressor"
+        )
+
+
+def _check_security(settings: RunSettings) -> None:
+    if not settings.security.secure_aggregation:
+        return
+    name = _compressor_name(settings)
+    if name not in ("quantized", "subspace", "lowrank"):
+        raise SettingsError(
+            f"secure-aggregation = true with compressor = {name!r}: only integers of a fixed number and size can be "
+            "summed under masks; take 'quantized', or in mode 'full' 'subspace' or 'lowrank'"
+        )
+    if settings.federation.fraction_train < 1:
+        raise SettingsError(
+            f"secure-aggregation = true with fraction-train = {settings.federation.fraction_train:g}: the server could "
+            "compare the sums of different cohorts; set it to 1"
         )
 
 

@@ -56,6 +56,8 @@ def run(
     strategy: dict[str, Any] | None = None,
     state_dir: str = "",
     model: Callable[[], Trainable] | None = None,
+    initial: Callable[[], Trainable] | None = None,
+    kind: type[DistroStrategy] = DistroStrategy,
     **grid: Any,
 ) -> tuple[DistroStrategy, LocalGrid]:
     """Run a federation in this process; returns strategy and grid for a look at what happened."""
@@ -63,13 +65,16 @@ def run(
     config = {"compressor": coder.name, "bits": getattr(coder, "bits", 1), **(run_config or {})}
     if coder.name in ("topk", "dct-topk"):
         config["density"] = getattr(coder, "density", 1 / 64)
-    if coder.name == "subspace":
+    if coder.name in ("subspace", "lowrank"):
         config |= {"rank": getattr(coder, "rank", 1), "mode": "full"}
+    if coder.name == "subspace":
+        config |= {"final-rank": getattr(coder, "final_rank", 0), "basis-rounds": getattr(coder, "basis_rounds", 1),
+                   "num-server-rounds": getattr(coder, "rounds", 1)}  # fmt: skip
     build = model or (lambda: make_model(dtype))
     client = PrivateClient(build, train, norm_evaluate, state_dir=state_dir)
     local_grid = LocalGrid(client.app(), nodes, run_config=config, **grid)
     options: dict[str, Any] = {"round_timeout": 0.3, "start_timeout": 0.3, "min_train_nodes": 1,
                                "min_available_nodes": 1, "min_evaluate_nodes": 1, **(strategy or {})}  # fmt: skip
-    server = DistroStrategy(compressor=coder, **options)
-    server.start(local_grid, make_model(dtype), rounds)
+    server = kind(compressor=coder, **options)
+    server.start(local_grid, initial() if initial else make_model(dtype), rounds)
     return server, local_grid

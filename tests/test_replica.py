@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -24,19 +26,20 @@ def replica(agreed: Agreement, seed: int = 0) -> Replica:
 
 def next_update(source: Replica, round_: int) -> Update:
     agreed = source.agreement
-    mean = torch.randn(agreed.space.numel, generator=torch.Generator().manual_seed(round_))
-    body = agreed.downlink.encode(mean, agreed.space, 0)
+    space = agreed.space(source.key(round_))
+    mean = torch.randn(space.numel, generator=torch.Generator().manual_seed(round_))
+    body = agreed.downlink.encode(mean, space, 0)
     return agreed.frame(Kind.AGGREGATE, round_, source.version, source.chain, body)
 
 
-@pytest.mark.parametrize("name", ["dense", "quantized", "topk", "dct-topk", "subspace"])
+@pytest.mark.parametrize("name", ["dense", "quantized", "topk", "dct-topk", "subspace", "lowrank"])
 def test_two_replicas_that_apply_the_same_updates_stay_bit_for_bit_equal(name: str) -> None:
     agreed = agreement(name, rank=1)
     server, member = replica(agreed), replica(agreed)
     for round_ in (1, 2, 3):
         update = next_update(server, round_)
         server.apply(update)
-        member.apply(update, scratch=torch.full((agreed.space.numel,), 9.0))
+        member.apply(update, scratch=torch.full((agreed.space(member.key(round_)).numel,), 9.0))
     assert torch.equal(server.values, member.values)
     assert server.chain == member.chain
     assert server.version == 3
@@ -70,6 +73,44 @@ def test_a_keyframe_is_exact() -> None:
     copy = Replica.from_keyframe(server.agreement, server.keyframe(1))
     assert torch.equal(copy.values, server.values)
     assert (copy.version, copy.chain) == (1, server.chain)
+
+
+def test_a_keyframe_carries_what_is_remembered() -> None:
+    """A member that starts from it goes on bit for bit."""
+    server = replica(agreement("lowrank", rank=2, bits=8))
+    for round_ in (1, 2, 3):
+        joined = Replica.from_keyframe(server.agreement, server.keyframe(round_))
+        assert (joined.version, joined.chain) == (server.version, server.chain)
+        update = next_update(server, round_)
+        for member in (server, joined):
+            member.apply(update)
+        assert server.memory is not None
+        assert joined.memory is not None
+        assert torch.equal(joined.memory, server.memory)
+        assert torch.equal(joined.values, server.values)
+    whole = server.keyframe(4)
+    assert whole.size == server.agreement.keyframe_bytes(server.version)
+    body = bytes(whole.body)
+    for bad in (body[: 4 * LAYOUT.numel], body + bytes(4), body[:-4] + b"\x00\x00\xc0\x7f"):
+        with pytest.raises(errors.CorruptBody):
+            Replica.from_keyframe(server.agreement, dataclasses.replace(whole, body=bad))
+
+
+def test_an_update_of_another_side_or_rank_is_refused() -> None:
+    """A round's body is checked against that round's space, whatever the frame says of other rounds."""
+    server = replica(agreement("lowrank", rank=2, bits=8))
+    first = next_update(server, 1)
+    server.apply(first)
+    second = next_update(server, 2)
+    with pytest.raises(errors.CorruptBody):
+        server.apply(dataclasses.replace(second, body=first.body))
+    growing = replica(agreement("subspace", rank=1, bits=8, final_rank=2, rounds=3))
+    update = next_update(growing, 1)
+    with pytest.raises(errors.CorruptBody):
+        growing.apply(dataclasses.replace(next_update(growing, 3), body=update.body))
+    with pytest.raises(errors.WrongCodec):
+        growing.apply(dataclasses.replace(update, round=3))
+    assert growing.version == 0
 
 
 def test_log_gives_what_a_version_lacks() -> None:

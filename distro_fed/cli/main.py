@@ -12,9 +12,12 @@ from typer.core import TyperGroup
 from distro_fed import __version__
 from distro_fed.cli.common import error_console, is_verbose
 from distro_fed.cli.demo import demo
+from distro_fed.cli.demo_secure import demo_secure
 from distro_fed.cli.fetch import fetch
 from distro_fed.cli.merge import merge
+from distro_fed.cli.plan import plan
 from distro_fed.cli.report import report
+from distro_fed.cli.secure import identity_app, policy_app, roster_app
 from distro_fed.cli.simulate import simulate
 from distro_fed.errors import DistroFedError
 
@@ -56,5 +59,7 @@ def main(
     """Fine-tune one language model together, without sharing text, over ordinary internet links."""
 
 
-for command in (demo, fetch, simulate, report, merge):
+for command in (demo, demo_secure, fetch, simulate, report, merge, plan):
     app.command()(command)
+for name, group in (("identity", identity_app), ("roster", roster_app), ("policy", policy_app)):
+    app.add_typer(group, name=name)

@@ -77,11 +77,12 @@ class FineTuning:
             return batch_at(examples, seed, number, settings.per_device_train_batch_size, pad_id=pad_id)
 
         if agreement.uplink.name != "subspace":
-            outcome = _steps(trainable, list(trainable.parameters.values()), batch, info, settings)
+            trained = [parameter for parameter in trainable.parameters.values() if parameter.requires_grad]
+            outcome = _steps(trainable, trained, batch, info, settings)
             return TrainResult(len(examples), outcome.loss, {"train-tokens": outcome.tokens}, corpus.columns)
         from distro_fed.clients.subspace_training import SubspaceTraining
 
-        subspace = SubspaceTraining(trainable, agreement, info.round)
+        subspace = SubspaceTraining(trainable, agreement, agreement.key(info.round, info.version))
         with subspace.attached():
             outcome = _steps(trainable, subspace.parameters, batch, info, settings)
         metrics = {"train-tokens": outcome.tokens}

@@ -54,8 +54,9 @@ class Muon(torch.optim.Optimizer):
 
     K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024: Nesterov momentum, five steps
     of a quintic Newton-Schulz iteration, decoupled weight decay. An update of an (out, in) matrix is multiplied by
-    ``0.2 sqrt(max(out, in))``, which gives it the root mean square of AdamW's updates, so that a learning rate found
-    with AdamW serves here too (Liu et al., "Muon is Scalable for LLM Training", arXiv 2502.16982, section 2.2).
+    ``0.2 sqrt(max(out, in))``: then the root mean square of its values is 0.2, as AdamW's is in long training, and one
+    learning rate can serve both (Liu et al., "Muon is Scalable for LLM Training", arXiv 2502.16982, section 2.2). The
+    first steps of a fresh AdamW are larger, up to 1, so that short rounds may want a larger rate with Muon.
 
     ``torch.optim.Muon`` computes the same, but exists from torch 2.9 on only, and always iterates in bfloat16, which a
     CPU without instructions for it multiplies many times slower than float32.

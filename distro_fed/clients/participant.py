@@ -8,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distro_fed.agreement import Agreement
+from distro_fed.clients.masked_upload import MaskedUpload
 from distro_fed.clients.replica_store import ReplicaStore
 from distro_fed.clients.residual_store import ResidualStore
 from distro_fed.clients.task import LocalTask, RoundInfo, TrainResult
+from distro_fed.compression.base import Residual, RoundKey
 from distro_fed.errors import TrainingError, WrongBase, WrongRun
 from distro_fed.replica import Replica
 from distro_fed.transport.records import Reply, Request, Status
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from distro_fed.model.trainable import Trainable
 
 log = logging.getLogger("distro_fed")
+
+OpenUpload = Callable[[], MaskedUpload]
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,8 @@ class Participant:
         replica = self._replica(request, info)
         if isinstance(replica, Reply):
             return replica
-        self._load(replica)
-        metrics = self._evaluate_or_not(info) if request.evaluate else {}
-        result = self.task.train(self.trainable, self.agreement, info)
-        coefficients = self._pseudo_gradient(result, replica, request.round)
-        body = self._compress(coefficients, request, info.name)
+        metrics, result = self._train(replica, request, info)
+        body = self._compress(result, replica, info, _rounding_seed(self.agreement.seed, info.round, info.name))
         update = self.agreement.frame(Kind.CLIENT, request.round, replica.version, replica.chain, body)
         metrics = {key: float(value) for key, value in result.metrics.items()} | metrics
         metrics |= {
@@ -74,6 +75,33 @@ class Participant:
         }
         return Reply(Status.OK, info.name, self.replicas.retained_version, update, metrics, columns=result.columns)
 
+    def train_masked(self, request: Request, info: RoundInfo, open_: OpenUpload) -> tuple[Reply, bytes]:
+        """One round of local training, as one masked vector; nothing about this member alone is in clear.
+
+        ``open_`` is called when it is known that this member can train.
+        """
+        replica = self._replica(request, info)
+        if isinstance(replica, Reply):
+            return replica, b""
+        upload = open_()
+        metrics, result = self._train(replica, request, info)
+        body = self._compress(result, replica, info, upload.rounding_seed)
+        space = self.agreement.space(replica.key(info.round))
+        numbers = [float(result.loss), *_held_out_numbers(metrics)]
+        masked = upload.send_update(body, space, numbers, replica)
+        return Reply(Status.OK, info.name, self.replicas.retained_version), masked
+
+    def evaluate_masked(self, request: Request, info: RoundInfo, open_: OpenUpload) -> tuple[Reply, bytes]:
+        """Held-out loss of the replica, under masks."""
+        replica = self._replica(request, info)
+        if isinstance(replica, Reply):
+            return replica, b""
+        upload = open_()
+        self._load(replica)
+        numbers = _held_out_numbers(self._evaluate_or_not(info))
+        masked = upload.send_numbers(numbers, replica)
+        return Reply(Status.OK, info.name, self.replicas.retained_version), masked
+
     def evaluate(self, request: Request, info: RoundInfo) -> Reply:
         """Held-out loss of the replica that this member already has."""
         replica = self._replica(request, info)
@@ -81,6 +109,13 @@ class Participant:
             return replica
         self._load(replica)
         return Reply(Status.OK, info.name, self.replicas.retained_version, None, self._evaluate(info))
+
+    def _train(self, replica: Replica, request: Request, info: RoundInfo) -> tuple[dict[str, float], TrainResult]:
+        """Evaluate if that is asked for, then train in place."""
+        self._load(replica)
+        metrics = self._evaluate_or_not(info) if request.evaluate else {}
+        with self.trainable.only({spec.name for spec in self.agreement.trained(replica.version)}):
+            return metrics, self.task.train(self.trainable, self.agreement, info)
 
     def _replica(self, request: Request, info: RoundInfo) -> Replica | Reply:
         if request.run != self.agreement.run:
@@ -115,14 +150,57 @@ class Participant:
             "held-out-examples": float(result.num_examples),
         }
 
-    def _pseudo_gradient(self, result: TrainResult, replica: Replica, round_: int) -> torch.Tensor:
-        if result.coefficients is not None:
-            if tuple(result.coefficients.shape) != (self.agreement.space.numel,):
-                raise TrainingError(
-                    f"training returned coefficients of shape {tuple(result.coefficients.shape)}; the compressor's "
-                    f"space has {self.agreement.space.numel} values"
-                )
-            return result.coefficients.float()
+    def _compress(self, result: TrainResult, replica: Replica, info: RoundInfo, seed: int) -> bytes:
+        """Code the update of this round; what it leaves unsent is kept for the next one."""
+        agreement, key = self.agreement, replica.key(info.round)
+        if self.residuals is not None and agreement.residual is Residual.IN_TENSORS:
+            delta = self._delta(result, replica, key)
+            self._add_residual(delta, replica, info)
+            coefficients = agreement.analyse(delta, key)
+            body = agreement.uplink.encode(coefficients, agreement.space(key), seed)
+            agreement.uplink.decode(body, agreement.space(key)).add_to(coefficients.zero_(), -1.0)
+            agreement.synthesise(coefficients, delta, key)
+            self._keep_residual(delta, replica, info.round, body)
+            return body
+        coefficients = self._coefficients(result, replica, key)
+        self._add_residual(coefficients, replica, info)
+        body = agreement.uplink.encode(coefficients, agreement.space(key), seed)
+        if self.residuals is not None:
+            agreement.uplink.decode(body, agreement.space(key)).add_to(coefficients, -1.0)
+            self._keep_residual(coefficients, replica, info.round, body)
+        return body
+
+    def _add_residual(self, vector: torch.Tensor, replica: Replica, info: RoundInfo) -> None:
+        if self.residuals is not None and (residual := self.residuals.load(replica)) is not None:
+            vector.add_(residual.to(vector.device), alpha=info.settings.compression.error_feedback_decay)
+
+    def _keep_residual(self, unsent: torch.Tensor, replica: Replica, round_: int, body: bytes) -> None:
+        if self.residuals is not None:
+            try:
+                self.residuals.save(unsent, replica.version, round_, body)
+            except OSError as error:
+                log.warning("the residual cannot be kept (%s); training goes on without it", error)
+
+    def _coefficients(self, result: TrainResult, replica: Replica, key: RoundKey) -> torch.Tensor:
+        if result.coefficients is None:
+            return self.agreement.analyse(self._pseudo_gradient(replica), key)
+        expected = self.agreement.space(key).numel
+        if tuple(result.coefficients.shape) != (expected,):
+            raise TrainingError(
+                f"training returned coefficients of shape {tuple(result.coefficients.shape)}; the compressor's "
+                f"space has {expected} values in this round"
+            )
+        return result.coefficients.float()
+
+    def _delta(self, result: TrainResult, replica: Replica, key: RoundKey) -> torch.Tensor:
+        if result.coefficients is None:
+            return self._pseudo_gradient(replica)
+        coefficients = self._coefficients(result, replica, key)
+        delta = coefficients.new_zeros(self.agreement.layout.numel)
+        self.agreement.synthesise(coefficients, delta, key)
+        return delta
+
+    def _pseudo_gradient(self, replica: Replica) -> torch.Tensor:
         held = {id(parameter) for parameter in self.trainable.model.parameters()}
         lost = [name for name, parameter in self.trainable.parameters.items() if id(parameter) not in held]
         if lost:
@@ -130,22 +208,13 @@ class Participant:
                 f"training replaced the parameter object {lost[0]!r}; change parameters in place, since what "
                 "is sent is the change of the objects that were there"
             )
-        delta = self.trainable.delta(replica.values)
-        return self.agreement.uplink.analyse(delta, self.agreement.layout, self.agreement.key(round_))
+        return self.trainable.delta(replica.values)
 
-    def _compress(self, coefficients: torch.Tensor, request: Request, name: str) -> bytes:
-        agreement = self.agreement
-        if self.residuals is not None and (residual := self.residuals.load(request.version, agreement)) is not None:
-            coefficients = coefficients.add_(residual.to(coefficients.device))
-        seed = _rounding_seed(agreement.seed, request.round, name)
-        body = agreement.uplink.encode(coefficients, agreement.space, seed)
-        if self.residuals is not None:
-            agreement.uplink.decode(body, agreement.space).add_to(coefficients, -1.0)
-            try:
-                self.residuals.save(coefficients, request.version, body)
-            except OSError as error:
-                log.warning("the residual cannot be kept (%s); training goes on without it", error)
-        return body
+
+def _held_out_numbers(metrics: Mapping[str, float]) -> list[float]:
+    """Held-out loss, and 1 if there is one: a mean is over those who have one."""
+    loss = metrics.get("held-out-loss")
+    return [0.0, 0.0] if loss is None else [loss, 1.0]
 
 
 def _rounding_seed(seed: int, round_: int, name: str) -> int:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from distro_fed.clients import handlers
 from distro_fed.clients.guard import guarded
 from distro_fed.clients.process_state import ProcessState
 from distro_fed.clients.task import EvaluateResult, LocalTask, RoundInfo, TrainResult
 from distro_fed.errors import SettingsError
 from distro_fed.settings import RunSettings
-from distro_fed.transport.records import Reply, Status, read_request, reply_records
+from distro_fed.transport.records import Reply, Status, reply_records
 
 if TYPE_CHECKING:
     from torch import nn
@@ -121,19 +122,20 @@ class PrivateClient:
         def hello(message: Message, context: Context) -> Message:
             return Message(reply_records(Reply(Status.OK, state.name(context), 0)), reply_to=message)
 
+        @app.query("secure")
+        @guard
+        def secure(message: Message, context: Context) -> Message:
+            return Message(handlers.answer_light_stages(message, context, state), reply_to=message)
+
         @app.train()
         @guard
         def train(message: Message, context: Context) -> Message:
-            request = read_request(message)
-            reply = state.participant(context).train(request, state.round_info(request, context))
-            return Message(reply_records(reply), reply_to=message)
+            return Message(handlers.train(message, context, state), reply_to=message)
 
         @app.evaluate()
         @guard
         def evaluate(message: Message, context: Context) -> Message:
-            request = read_request(message)
-            reply = state.participant(context).evaluate(request, state.round_info(request, context))
-            return Message(reply_records(reply), reply_to=message)
+            return Message(handlers.evaluate(message, context, state), reply_to=message)
 
         return app
 

@@ -22,6 +22,7 @@ from distro_fed.clients.data_source import follows_run_paths
 from distro_fed.clients.participant import Participant
 from distro_fed.clients.replica_store import ReplicaStore
 from distro_fed.clients.residual_store import ResidualStore
+from distro_fed.clients.secure_member import SecureMember, secure_folder
 from distro_fed.clients.task import LocalTask, RoundInfo
 from distro_fed.compression.configured import configured_compressors
 from distro_fed.replica import Replica
@@ -83,7 +84,19 @@ class ProcessState:
             self.settings(context),
             context.node_config,
             request.extra,
+            request.version,
         )
+
+    def secure_member(self, context: Context) -> SecureMember | None:
+        """The member in secure aggregation; None if it has no files for it. Needs no model.
+
+        Raises
+        ------
+        DistroFedError
+            It has files, and they cannot be used.
+        """
+        folder = secure_folder(context.node_config, self.settings(context), self.name(context))
+        return None if folder is None else SecureMember.from_folder(folder, context.run_id)
 
     def facts(self, context: Context) -> dict[str, str]:
         """Public facts of the run as this member sees it."""
@@ -99,7 +112,8 @@ class ProcessState:
             # two nodes that call themselves the same are still two organisations
             own = f"{self.name(context)} {context.node_config.get('partition-id', context.node_id)}"
             path = run.folder / "residuals" / f"{_file_name(own)}.safetensors"
-            residuals = ResidualStore(path, run.agreement.space)
+            member = self.secure_member(context)
+            residuals = ResidualStore(path) if member is None else ResidualStore(path, member.survived)
         return Participant(self._task, run.trainable, run.agreement, run.replicas, residuals, run.buffers)
 
     def _load(self, context: Context) -> _LoadedRun:
@@ -132,9 +146,11 @@ class _LoadedRun:
     def __init__(self, task: LocalTask, settings: RunSettings, context: Context, state_dir: Path | None) -> None:
         self.run_id = context.run_id
         trainable, base_digest = task.load(settings)
-        uplink, downlink = configured_compressors(settings.compression)
+        uplink, downlink = configured_compressors(settings)
         self.trainable: Trainable = trainable
-        self.agreement = Agreement(trainable.layout, uplink, downlink, settings.seed, base_digest, context.run_id)
+        self.agreement = Agreement(
+            trainable.layout, uplink, downlink, settings.seed, base_digest, context.run_id, trainable.turns
+        )
         self.buffers = {name: buffer.clone() for name, buffer in trainable.model.named_buffers()}
         self.folder = None if state_dir is None else state_dir / self.agreement.run.hex()
         self.replicas = ReplicaStore(Replica.initial(self.agreement, trainable.read().cpu()), self.folder)

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from distro_fed.agreement import Agreement
-from distro_fed.compression.subspace import Subspace, basis
+from distro_fed.compression.base import RoundKey
+from distro_fed.compression.subspace import Subspace
 from distro_fed.errors import LayoutMismatch
 
 if TYPE_CHECKING:
@@ -31,25 +32,24 @@ class SubspaceTraining:
         All weights of the model; they stay as they are.
     agreement : Agreement
         Its uplink compressor is a :class:`~distro_fed.compression.subspace.Subspace`.
-    round_ : int
+    key : RoundKey
         Chooses the basis.
     """
 
-    def __init__(self, trainable: Trainable, agreement: Agreement, round_: int) -> None:
+    def __init__(self, trainable: Trainable, agreement: Agreement, key: RoundKey) -> None:
         import torch
 
         compressor = agreement.uplink
         if not isinstance(compressor, Subspace):
             raise LayoutMismatch(f"subspace training needs the compressor 'subspace', not {compressor.describe()!r}")
-        self._trainable, self._space = trainable, agreement.space
+        self._trainable, self._space = trainable, agreement.space(key)
         self._modules = _modules_by_parameter(trainable)
-        key = agreement.key(round_)
         specs = {spec.name: spec for spec in agreement.layout}
         self._bases: dict[str, torch.Tensor] = {}
         self._coefficients: dict[str, nn.Parameter] = {}
         for small in self._space:
             weight = trainable.parameters[small.name]
-            self._bases[small.name] = basis(specs[small.name], compressor.rank, key).to(weight)
+            self._bases[small.name] = compressor.basis(specs[small.name], key).to(weight)
             # float32 whatever the weights are: B is what is sent
             self._coefficients[small.name] = torch.nn.Parameter(torch.zeros(small.shape, device=weight.device))
 

@@ -31,6 +31,8 @@ class RoundInfo:
         Flower's configuration of this node.
     extra : mapping
         The server's ``train_config``.
+    version : int
+        Version of the replica that is trained: aggregated updates so far.
     """
 
     round: int
@@ -39,6 +41,7 @@ class RoundInfo:
     settings: RunSettings
     node_config: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class TrainResult:
     columns : tuple of str
         Columns of the data that were trained on, for the model card: names, never content.
     coefficients : torch.Tensor, optional
-        The update in the compressor's own space, ``(space.numel,)``, if training happened there. By default it is
+        The update in the round's own coefficient space, flat float32, if training happened there. By default it is
         taken from the change of the model's parameters.
     """
 

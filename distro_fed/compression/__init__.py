@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compressor_names", "make_compressor"]
 
-_NAMES = ("dense", "quantized", "topk", "dct-topk", "subspace")
+_NAMES = ("dense", "quantized", "topk", "dct-topk", "subspace", "lowrank")
 
 
 def compressor_names() -> tuple[str, ...]:
@@ -24,7 +24,17 @@ def compressor_names() -> tuple[str, ...]:
 
 
 def make_compressor(
-    name: str, *, density: float = 1 / 64, bits: int = 1, rank: int = 8, dtype: str = "float32"
+    name: str,
+    *,
+    density: float = 1 / 64,
+    selection: str = "global",
+    value_bits: int = 1,
+    bits: int = 1,
+    rank: int = 8,
+    dtype: str = "float32",
+    final_rank: int = 0,
+    basis_rounds: int = 1,
+    rounds: int = 1,
 ) -> Compressor:
     """Build a compressor; settings that it does not use are ignored.
 
@@ -34,12 +44,18 @@ def make_compressor(
         One of :func:`compressor_names`.
     density : float
         ``topk``, ``dct-topk``: coefficients sent over coefficients there are, above 0 and at most 1.
+    selection : str
+        ``topk``: ``"global"`` (one threshold for the model) or ``"chunk"`` (a quota for each chunk of a matrix).
+    value_bits : int
+        ``topk``, ``dct-topk``: bits of a selected value, 1 or 2.
     bits : int
-        ``quantized``, ``subspace``: bits of a value, 1 to 8.
+        ``quantized``, ``subspace``, ``lowrank``: bits of a value, 1 to 8.
     rank : int
-        ``subspace``: rows of the basis, 1 to 65536.
+        ``subspace``, ``lowrank``: rows of the basis, 1 to 65536.
     dtype : str
         ``dense``: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+    final_rank, basis_rounds, rounds : int
+        ``subspace``: rank in the last of ``rounds`` rounds (0: the same in all), and rounds that share a basis.
 
     Raises
     ------
@@ -57,15 +73,19 @@ def make_compressor(
     if name == "topk":
         from distro_fed.compression.topk import TopK
 
-        return TopK(density)
+        return TopK(density, selection, value_bits)
     if name == "dct-topk":
         from distro_fed.compression.dct_topk import DctTopK
 
-        return DctTopK(density)
+        return DctTopK(density, value_bits=value_bits)
     if name == "subspace":
         from distro_fed.compression.subspace import Subspace
 
-        return Subspace(rank, bits)
+        return Subspace(rank, bits, final_rank, basis_rounds, rounds)
+    if name == "lowrank":
+        from distro_fed.compression.lowrank import LowRank
+
+        return LowRank(rank, bits)
     close = difflib.get_close_matches(name, _NAMES, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise SettingsError(f"unknown compressor {name!r}{hint} (known: {', '.join(_NAMES)})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distro_fed.compression import make_compressor
-from distro_fed.settings import CompressionSettings, RunSettings
+from distro_fed.settings import RunSettings
 
 if TYPE_CHECKING:
     from distro_fed.compression.base import Compressor
@@ -13,21 +13,31 @@ if TYPE_CHECKING:
 
 def preset_compressor(name: str) -> Compressor:
     """A compressor with the parameters that a run takes for it when its settings leave them open."""
-    return configured_compressors(RunSettings.from_run_config({"compressor": name, "mode": "full"}).compression)[0]
+    return configured_compressors(RunSettings.from_run_config({"compressor": name, "mode": "full"}))[0]
 
 
-def configured_compressors(settings: CompressionSettings) -> tuple[Compressor, Compressor]:
+def configured_compressors(settings: RunSettings) -> tuple[Compressor, Compressor]:
     """Uplink and downlink compressor of a run.
 
     Parameters
     ----------
-    settings : CompressionSettings
+    settings : RunSettings
         Completed, as :meth:`RunSettings.from_run_config` returns them: presets are filled in.
     """
+    chosen = settings.compression
 
     def make(density: float, bits: int) -> Compressor:
         return make_compressor(
-            settings.compressor, density=density, bits=bits, rank=settings.rank, dtype=settings.dense_dtype
+            chosen.compressor,
+            density=density,
+            selection=chosen.selection,
+            value_bits=chosen.value_bits,
+            bits=bits,
+            rank=chosen.rank,
+            dtype=chosen.dense_dtype,
+            final_rank=chosen.final_rank,
+            basis_rounds=chosen.basis_rounds,
+            rounds=settings.federation.num_server_rounds,
         )
 
-    return make(settings.density, settings.bits), make(settings.downlink_density, settings.downlink_bits)
+    return make(chosen.density, chosen.bits), make(chosen.downlink_density, chosen.downlink_bits)

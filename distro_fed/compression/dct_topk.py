@@ -5,27 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-
 from distro_fed.compression.base import Compressor, Decoded, RoundKey
-from distro_fed.compression.dct import add_inverse_dct_, chunk_grids, dct_, grid_shapes
-from distro_fed.compression.select import top_k_global, top_k_per_chunk
-from distro_fed.compression.sparse import check_density, decode_sparse, describe_density, encode_sparse, share
+from distro_fed.compression.chunk_quota import LARGEST_CHUNK, most_by_quota, top_k_by_quota
+from distro_fed.compression.dct import add_inverse_dct_, dct_
+from distro_fed.compression.sparse import (
+    check_density,
+    check_value_bits,
+    decode_sparse,
+    describe_density,
+    describe_value_bits,
+    encode_sparse,
+)
 from distro_fed.errors import SettingsError
 
 if TYPE_CHECKING:
-    from distro_fed.layout import Layout, TensorSpec
+    import torch
 
-_LARGEST_CHUNK = 64
+    from distro_fed.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
 class DctTopK(Compressor):
-    """Send sign and position of the largest DCT coefficients, and one scale per tensor.
+    """Send value and position of the largest DCT coefficients of every chunk.
 
     Every chunk of a matrix sends ``round(density * its size)`` coefficients (Peng et al., arXiv 2411.19870). Tensors
-    with fewer than two axes, and those whose chunks are too small for one coefficient each, are
-    transformed too but selected together, as one pool: a quota of one for each would exceed the density.
+    without such chunks are transformed too but selected together (:mod:`~distro_fed.compression.chunk_quota`).
 
     Parameters
     ----------
@@ -33,26 +37,31 @@ class DctTopK(Compressor):
         Coefficients sent over coefficients there are, 0 < density <= 1. DeMo's ``k`` of 64 x 64 is ``k / 4096``.
     chunk : int
         Longest side of a chunk, 2 to 64.
+    value_bits : int
+        1: the sign, and one scale per tensor. 2: the sign and one of two magnitudes per tensor.
     """
 
     density: float = 1 / 64
-    chunk: int = _LARGEST_CHUNK
+    chunk: int = LARGEST_CHUNK
+    value_bits: int = 1
     name: ClassVar[str] = "dct-topk"
     codec: ClassVar[int] = 4
     linear: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_density(self.density)
-        if not 2 <= self.chunk <= _LARGEST_CHUNK:
-            raise SettingsError(f"chunk is {self.chunk}; use 2 to {_LARGEST_CHUNK}")
+        check_value_bits(self.value_bits)
+        if not 2 <= self.chunk <= LARGEST_CHUNK:
+            raise SettingsError(f"chunk is {self.chunk}; use 2 to {LARGEST_CHUNK}")
 
     def parameters(self) -> int:
-        """Density in units of 2**-26, and ``chunk - 1`` in the lowest 6 bits."""
-        return min(round(self.density * 2**26), 2**26 - 1) << 6 | self.chunk - 1
+        """Density in units of 2**-25; then ``value_bits - 1`` in one bit and ``chunk - 1`` in the lowest 6."""
+        return min(round(self.density * 2**25), 2**25 - 1) << 7 | self.value_bits - 1 << 6 | self.chunk - 1
 
     def describe(self) -> str:
-        """Name, density and chunk."""
-        return f"dct-topk density={describe_density(self.density)} chunk={self.chunk}"
+        """Name, density and chunk, and bits of a value if there are two."""
+        density, bits = describe_density(self.density), describe_value_bits(self.value_bits)
+        return f"dct-topk density={density} chunk={self.chunk}{bits}"
 
     def analyse(self, delta: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor:
         """DCT-II of every chunk, in place."""
@@ -67,29 +76,9 @@ class DctTopK(Compressor):
     def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
         """Body as in :mod:`distro_fed.compression.sparse`."""
         del seed
-        pool = [where for spec, where in space.slices() if self._pooled(spec)]
-        found = [top_k_global(coefficients, self._pool_share(space), pool)]
-        for spec, where in space.slices():
-            if not self._pooled(spec):
-                for grid in chunk_grids(coefficients[where], spec.shape, self.chunk):
-                    start = int(grid.storage_offset() - coefficients.storage_offset())
-                    found.append(top_k_per_chunk(grid, round(self.density * grid.shape[1] * grid.shape[3])) + start)
-        return encode_sparse(coefficients, torch.sort(torch.cat(found)).values, space)
+        positions = top_k_by_quota(coefficients, space, self.density, self.chunk)
+        return encode_sparse(coefficients, positions, space, self.value_bits)
 
     def decode(self, body: bytes | memoryview, space: Layout) -> Decoded:
         """Check the body; it may hold as many positions as chunks and pool have to give, and fewer."""
-        limit = self._pool_share(space)
-        for spec in space:
-            if not self._pooled(spec):
-                limit += sum(
-                    chunks * round(self.density * size) for chunks, size in grid_shapes(spec.shape, self.chunk)
-                )
-        return decode_sparse(body, space, limit)
-
-    def _pooled(self, spec: TensorSpec) -> bool:
-        return len(spec.shape) < 2 or any(
-            round(self.density * size) == 0 for _, size in grid_shapes(spec.shape, self.chunk)
-        )
-
-    def _pool_share(self, space: Layout) -> int:
-        return share(self.density, sum(spec.numel for spec in space if self._pooled(spec)))
+        return decode_sparse(body, space, most_by_quota(space, self.density, self.chunk), self.value_bits)

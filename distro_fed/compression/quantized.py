@@ -55,6 +55,10 @@ class Quantized(Compressor):
         """Name and bits."""
         return f"quantized bits={self.bits}"
 
+    def integer_code(self) -> Quantized:
+        """Itself."""
+        return self
+
     def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
         """Body: a scale for each tensor, then the codes of all tensors as one packed stream."""
         measured = tensor_scales(coefficients, space, "mean" if self.bits == 1 else "max")
@@ -81,6 +85,20 @@ class Quantized(Compressor):
             )
         check_padding(raw[start:], space.numel, self.bits)
         return _Codes(raw[start:], self.bits, unpack_scales(raw[:start], len(space)), space)
+
+    def integers(self, body: bytes | memoryview, space: Layout) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Codes of all tensors, ``(space.numel,)``, and the scale of each tensor, ``(len(space),)``.
+
+        A secure sum adds both up, since code ``c`` stands for ``scale * (2 c - L + 1) / (L - 1)``.
+
+        Raises
+        ------
+        CorruptBody
+        """
+        self.decode(body, space)
+        raw = np.frombuffer(body, np.uint8)
+        start = len(space) * SCALE_BYTES
+        return unpack_slice(raw[start:], 0, space.numel, self.bits), unpack_scales(raw[:start], len(space))
 
     def _levels(self, values: torch.Tensor, scale: float, generator: torch.Generator) -> torch.Tensor:
         if scale == 0.0:

@@ -7,14 +7,13 @@ state, a fixed size, and sums are exact. Because ``A`` changes every round, the 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 
-from distro_fed.compression.base import Compressor, Decoded, RoundKey
+from distro_fed.compression.base import Compressor, Decoded, Residual, RoundKey
+from distro_fed.compression.public_rows import public_rows
 from distro_fed.compression.quantized import Quantized
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout, TensorSpec
@@ -26,38 +25,67 @@ _LARGEST_RANK = 2**16
 class Subspace(Compressor):
     """Send the coefficients ``B`` of every matrix in a seeded subspace, quantised.
 
-    Tensors that are no matrix, and matrices whose smaller side is at most ``rank``, are not exchanged.
+    Tensors that are no matrix, and matrices whose smaller side is at most the largest rank of the run, are not
+    exchanged.
 
     Parameters
     ----------
     rank : int
-        Rows of the basis, 1 to 65536.
+        Rows of the basis in the first round, 1 to 65536.
     bits : int
         Bits of a value of ``B``, 1 to 8, as in :class:`~distro_fed.compression.quantized.Quantized`.
+    final_rank : int
+        Rows of the basis in round ``rounds`` and later, reached from ``rank`` in equal steps; 0: as ``rank``.
+    basis_rounds : int
+        Rounds one after the other that share a basis, of which each takes the rows that its rank asks for.
+    rounds : int
+        Rounds of the run, for ``final_rank``.
     """
 
     rank: int = 8
     bits: int = 1
+    final_rank: int = 0
+    basis_rounds: int = 1
+    rounds: int = 1
     name: ClassVar[str] = "subspace"
     codec: ClassVar[int] = 5
     linear: ClassVar[bool] = True
     #: coefficients of two rounds belong to two bases
-    keeps_space: ClassVar[bool] = False
+    residual: ClassVar[Residual] = Residual.NONE
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rank <= _LARGEST_RANK:
-            raise SettingsError(f"rank is {self.rank}; use 1 to {_LARGEST_RANK}")
+        for name, value, least in (("rank", self.rank, 1), ("final rank", self.final_rank, 0)):
+            if not least <= value <= _LARGEST_RANK:
+                raise SettingsError(f"{name} is {value}; use {least} to {_LARGEST_RANK}")
+        for name, value in (("basis rounds", self.basis_rounds), ("rounds", self.rounds)):
+            if value < 1:
+                raise SettingsError(f"{name} of the subspace is {value}; it must be at least 1")
         Quantized(self.bits)
 
     def parameters(self) -> int:
-        """Rank, and bits in the lowest byte."""
+        """Rank of the first round, and bits in the lowest byte."""
         return self.rank << 8 | self.bits
 
-    def describe(self) -> str:
-        """Name, rank and bits."""
-        return f"subspace rank={self.rank} bits={self.bits}"
+    def parameters_in(self, key: RoundKey) -> int:
+        """Rank of this round, and bits in the lowest byte."""
+        return self.rank_in(key) << 8 | self.bits
 
-    def space(self, layout: Layout) -> Layout:
+    def describe(self) -> str:
+        """Name, rank, bits, and the schedule if there is one."""
+        growing = self.final_rank not in (0, self.rank)
+        rank = f"{self.rank}-{self.final_rank} over {self.rounds} rounds" if growing else f"{self.rank}"
+        shared = f" basis-rounds={self.basis_rounds}" if self.basis_rounds > 1 else ""
+        return f"subspace rank={rank} bits={self.bits}{shared}"
+
+    def rank_in(self, key: RoundKey) -> int:
+        """Rank of one round: on the line from ``rank`` in round 1 to ``final_rank`` in round ``rounds``, rounded."""
+        if self.final_rank == 0 or self.rounds == 1:
+            return self.rank
+        steps = self.rounds - 1
+        done = min(max(key.round - 1, 0), steps)
+        return self.rank + ((self.final_rank - self.rank) * done * 2 + steps) // (2 * steps)
+
+    def space(self, layout: Layout, key: RoundKey) -> Layout:
         """Give a tensor (out, rank) under the matrix' own name for every matrix that is exchanged.
 
         Raises
@@ -65,34 +93,48 @@ class Subspace(Compressor):
         SettingsError
             If no tensor of the layout is exchanged.
         """
-        specs = [TensorSpec(s.name, (s.shape[0], self.rank), "float32", "matrix") for s in layout if self.exchanges(s)]
+        rank = self.rank_in(key)
+        specs = [TensorSpec(s.name, (s.shape[0], rank), "float32", "matrix") for s in layout if self.exchanges(s)]
         if not specs:
             raise SettingsError(
-                f"subspace with rank {self.rank} leaves nothing to train: none of the {len(layout)} tensors is the "
-                "weight of a linear layer with both sides above the rank; lower it, or use quantized or topk"
+                f"subspace with rank {self._largest_rank} leaves nothing to train: none of the {len(layout)} tensors "
+                "is the weight of a linear layer with both sides above the rank; lower it, or use quantized or topk"
             )
         return Layout(specs)
 
     def exchanges(self, spec: TensorSpec) -> bool:
-        """Whether the tensor is a matrix with both sides above the rank."""
-        return spec.kind == "matrix" and len(spec.shape) == 2 and min(spec.shape) > self.rank
+        """Whether the tensor is a matrix with both sides above all ranks of the run."""
+        return spec.kind == "matrix" and len(spec.shape) == 2 and min(spec.shape) > self._largest_rank
+
+    @property
+    def _largest_rank(self) -> int:
+        return max(self.rank, self.final_rank)
+
+    def basis(self, spec: TensorSpec, key: RoundKey) -> torch.Tensor:
+        """Public basis of one matrix, float32, shape (rank, in): the same for ``basis_rounds`` rounds."""
+        first = key.round - (key.round - 1) % self.basis_rounds
+        return basis(spec, self.rank_in(key), RoundKey(key.seed, first))
 
     def analyse(self, delta: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor:
         """``B = dW A^T`` for every matrix: the nearest change that the subspace allows."""
-        space = self.space(layout)
+        space = self.space(layout, key)
         out = torch.empty(space.numel, dtype=torch.float32, device=delta.device)
         matrices = ((spec, where) for spec, where in layout.slices() if self.exchanges(spec))
         for (spec, where), (small, target) in zip(matrices, space.slices(), strict=True):
-            rows = basis(spec, self.rank, key).to(delta.device)
+            rows = self.basis(spec, key).to(delta.device)
             torch.matmul(delta[where].view(spec.shape), rows.T, out=out[target].view(small.shape))
         return out
 
     def synthesise(self, coefficients: torch.Tensor, replica: torch.Tensor, layout: Layout, key: RoundKey) -> None:
         """``W += B A`` for every matrix."""
         matrices = ((spec, where) for spec, where in layout.slices() if self.exchanges(spec))
-        for (spec, where), (small, source) in zip(matrices, self.space(layout).slices(), strict=True):
-            rows = basis(spec, self.rank, key).to(replica.device)
+        for (spec, where), (small, source) in zip(matrices, self.space(layout, key).slices(), strict=True):
+            rows = self.basis(spec, key).to(replica.device)
             replica[where].view(spec.shape).addmm_(coefficients[source].view(small.shape), rows)
+
+    def integer_code(self) -> Quantized:
+        """That of :class:`~distro_fed.compression.quantized.Quantized` with as many bits."""
+        return Quantized(self.bits)
 
     def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
         """Body of :class:`~distro_fed.compression.quantized.Quantized` over all ``B``."""
@@ -104,11 +146,7 @@ class Subspace(Compressor):
 
 
 def basis(spec: TensorSpec, rank: int, key: RoundKey) -> torch.Tensor:
-    """Public basis of one matrix in one round.
-
-    ``rank`` random rows of the orthonormal DCT-II of size ``in``, with columns in random order and random signs:
-    orthonormal by construction, without a factorisation whose last bits would differ between machines. The
-    randomness is SHAKE-256 of seed, round, name and size, which every platform computes alike.
+    """Public basis of one matrix in one round: :func:`~distro_fed.compression.public_rows.public_rows`.
 
     Parameters
     ----------
@@ -127,12 +165,5 @@ def basis(spec: TensorSpec, rank: int, key: RoundKey) -> torch.Tensor:
     size = spec.shape[1]
     if not 1 <= rank <= size:
         raise SettingsError(f"rank {rank} does not fit the {size} columns of {spec.name!r}")
-    seed = f"distro-fed basis\0{key.seed}\0{key.round}\0{spec.name}\0{size}".encode()
-    words = np.frombuffer(hashlib.shake_256(seed).digest(16 * size), "<u8").reshape(2, size)
-    frequencies = np.argsort(words[0], kind="stable")[:rank]
-    order = np.argsort(words[1], kind="stable")
-    signs = 1.0 - 2.0 * (words[1] & 1)
-    # exact integer phases: cos(pi m / (2 in)) has period 4 in
-    phase = (2 * order + 1) * frequencies[:, None] % (4 * size)
-    rows = np.cos(np.pi / (2 * size) * phase) * np.sqrt(np.where(frequencies == 0, 1.0, 2.0) / size)[:, None]
-    return torch.from_numpy((rows * signs).astype(np.float32))
+    seed = f"distro-fed basis\0{key.seed}\0{key.round}\0{spec.name}\0{size}"
+    return torch.from_numpy(public_rows(seed, size, rank))

@@ -31,9 +31,13 @@ _LORA_DEFAULTS: Mapping[str, object] = {
     "target_modules": "all-linear",
 }
 _SCALARS = (bool, int, float, str)
+#: methods whose forward pass is told with every example which of several tasks it belongs to
+_NEED_TASK_IDS = ("MULTITASK_PROMPT_TUNING", "POLY")
 
 
-def build_adapter(model: PreTrainedModel, options: Mapping[str, object], seed: int) -> Trainable:
+def build_adapter(
+    model: PreTrainedModel, options: Mapping[str, object], seed: int, lora_factors: str = "both"
+) -> Trainable:
     """Put an adapter on a base model; everything else of the model is frozen.
 
     The values at the start depend on ``seed`` alone, so all members of a run begin with the same adapter
@@ -50,6 +54,9 @@ def build_adapter(model: PreTrainedModel, options: Mapping[str, object], seed: i
         ``target_modules="all-linear"`` unless said otherwise.
     seed : int
         Seed of the adapter's random start.
+    lora_factors : str
+        ``"both"``, or which part of every LoRA pair is trained: ``"b"``, ``"alternating"`` or ``"core"``
+        (:mod:`distro_fed.model.lora_factors`).
 
     Returns
     -------
@@ -60,10 +67,14 @@ def build_adapter(model: PreTrainedModel, options: Mapping[str, object], seed: i
     Raises
     ------
     SettingsError
-        If the method or a field is unknown, or peft refuses a value.
+        If the method or a field is unknown, peft refuses a value, or the adapter has no pairs for ``lora_factors``.
     """
     config = adapter_config(options)
+    if lora_factors != "both" and config.peft_type.value != "LORA":
+        raise SettingsError(f"lora-factors = {lora_factors!r} with peft.type = {config.peft_type.value!r}: take LORA")
     from peft import get_peft_model
+
+    base = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
 
     with _seeded(seed):
         try:
@@ -73,7 +84,32 @@ def build_adapter(model: PreTrainedModel, options: Mapping[str, object], seed: i
                 f"peft cannot put {config.peft_type.value} on {type(model).__name__} with {dict(options)!r}: {error}; "
                 "check the peft.* settings (peft.target-modules names the modules)"
             ) from error
-    return Trainable(adapted, _trained_parameters(adapted))
+    return _trainable(adapted, base, seed, lora_factors)
+
+
+def _trainable(adapted: PeftModel, base: set[int], seed: int, factors: str) -> Trainable:
+    """What of the adapter is trained; ``base`` holds the ids of the base model's own tensors."""
+    from distro_fed.model import lora_factors
+
+    turns: tuple[set[int], ...] = ()
+    if factors == "b":
+        lora_factors.train_b_only(adapted, seed)
+    elif factors == "core":
+        lora_factors.train_core(adapted, seed)
+    elif factors == "alternating":
+        turns = lora_factors.sides_in_turn(adapted)
+    parameters = _trained_parameters(adapted)
+    frozen = [
+        (name, tensor)
+        for name, tensor in (*adapted.named_parameters(), *adapted.named_buffers())
+        if not tensor.requires_grad and id(tensor) not in base
+    ]
+    return Trainable(
+        adapted,
+        parameters,
+        turns=[[name for name, parameter in parameters.items() if id(parameter) in turn] for turn in turns],
+        frozen_digest=lora_factors.frozen_digest(frozen),
+    )
 
 
 def adapter_config(options: Mapping[str, object]) -> Any:
@@ -84,6 +120,11 @@ def adapter_config(options: Mapping[str, object]) -> Any:
     method = str(options.get("type", "LORA")).upper()
     if method not in classes:
         raise SettingsError(f"unknown adapter type {method!r}{_near(method, classes)}")
+    if method in _NEED_TASK_IDS:
+        raise SettingsError(
+            f"peft.type = {method!r} learns several tasks and needs to be told the task of every example, which a run "
+            "does not know: take another method, such as LORA"
+        )
     config_class = classes[method]
     names = {field.name for field in dataclasses.fields(config_class)} - _OWN_FIELDS
     hints = typing.get_type_hints(config_class)

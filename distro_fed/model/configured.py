@@ -24,7 +24,7 @@ class LoadedTrainable:
         Of the adapter (``lora``) or of every weight (``full``); ``trainable.model`` computes.
     tokenizer : transformers.PreTrainedTokenizerBase
     base_digest : str
-        Identity of the base model (hex).
+        Identity of what is frozen (hex): the base model, and behind a plus what an adapter has that is not trained.
     parameters : int
         Parameters of the base model, tied weights once.
     """
@@ -49,5 +49,6 @@ def load_trainable(settings: RunSettings) -> LoadedTrainable:
     if settings.model.mode == "full":
         trainable = trainable_full(base.model)
     else:
-        trainable = build_adapter(base.model, settings.model.peft, settings.seed)
-    return LoadedTrainable(trainable, base.tokenizer, base.digest, parameters)
+        trainable = build_adapter(base.model, settings.model.peft, settings.seed, settings.model.lora_factors)
+    digest = f"{base.digest}+{trainable.frozen_digest}" if trainable.frozen_digest else base.digest
+    return LoadedTrainable(trainable, base.tokenizer, digest, parameters)

@@ -46,7 +46,9 @@ def save_adapter(
     """
     for config in adapted.peft_config.values():
         config.base_model_name_or_path = base_name
-    with atomic_folder(folder, replace=replace) as beside:
+    from distro_fed.model.lora_factors import folded_cores
+
+    with atomic_folder(folder, replace=replace) as beside, folded_cores(adapted):
         # save_embedding_layers=False: otherwise peft asks the hub whether the vocabulary was resized
         adapted.save_pretrained(str(beside), safe_serialization=True, save_embedding_layers=False)
         if tokenizer is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from distro_fed.errors import LayoutMismatch
@@ -27,6 +28,11 @@ class Trainable:
         The model that holds the parameters; kept for the caller and for the kinds of its modules.
     parameters : mapping of str to torch.nn.Parameter
         Every parameter to exchange, once, under the name it has in updates.
+    turns : sequence of sequence of str
+        Names of the parameters that are trained on top of version 0, 1, ... of the replica, and again from the start;
+        empty: all of them in every version.
+    frozen_digest : str
+        Identity of what is neither trained nor part of the base model, and which all members make by themselves.
 
     Raises
     ------
@@ -34,10 +40,18 @@ class Trainable:
         If there is nothing to train, or a parameter is not float32, bfloat16 or float16.
     """
 
-    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        turns: Sequence[Sequence[str]] = (),
+        frozen_digest: str = "",
+    ) -> None:
         if not parameters:
             raise LayoutMismatch("the model has no trainable tensor: check the target modules of the adapter")
-        self.model = model
+        self.model, self.frozen_digest = model, frozen_digest
+        self.turns = tuple(tuple(turn) for turn in turns)
         self.parameters: dict[str, nn.Parameter] = {name: parameters[name] for name in sorted(parameters)}
         kinds = _kinds(model)
         self.layout = Layout(
@@ -104,6 +118,18 @@ class Trainable:
             seen = start[place].to(device=parameter.device, dtype=parameter.dtype).float()
             out[place].copy_(parameter.detach().reshape(-1).float() - seen)
         return out
+
+    @contextmanager
+    def only(self, names: Collection[str]) -> Iterator[None]:
+        """While it is entered only the parameters of these names are trained, out of those that are trained at all."""
+        frozen = [value for name, value in self.parameters.items() if name not in names and value.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
 
     def digest(self) -> bytes:
         """16 bytes (BLAKE2b) over the layout and all values in their own dtype."""

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 from distro_fed.errors import DistroFedError
 
 Direction = Literal["up", "down"]
-Kind = Literal["update", "keyframe", "evaluation", "other"]
+Kind = Literal["update", "keyframe", "evaluation", "secure", "other"]
 
 _DIRECTIONS = get_args(Direction)
 _KINDS = get_args(Kind)
@@ -46,7 +46,7 @@ class TrafficLedger:
             Name of the client at the other end.
         direction : {"up", "down"}
             ``"up"`` from the client to the server.
-        kind : {"update", "keyframe", "evaluation", "other"}
+        kind : {"update", "keyframe", "evaluation", "secure", "other"}
             What the message carries.
         size : int
             Serialised bytes of the whole message.

@@ -130,6 +130,8 @@ class RunReport:
     machine: dict[str, Any]
     versions: dict[str, str]
     settings: dict[str, Any]
+    #: messages to a member and back for each round, all that a run sends counted
+    exchanges_per_round: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, without NaN or infinity."""
@@ -163,6 +165,7 @@ def build_report(
     seconds: float,
     model_path: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    exchanges: int | None = None,
 ) -> RunReport:
     """Put the report of a run together.
 
@@ -194,6 +197,8 @@ def build_report(
         Folder of the result.
     settings : mapping, optional
         The run's settings, flat.
+    exchanges : int, optional
+        How many times messages went out and came back.
 
     Raises
     ------
@@ -234,6 +239,7 @@ def build_report(
         machine=describe_machine(),
         versions=installed_versions(),
         settings=dict(settings or {}),
+        exchanges_per_round=None if exchanges is None or not history else exchanges / len(history),
     )
 
 

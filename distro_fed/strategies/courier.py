@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -18,8 +18,12 @@ from distro_fed.strategies.intake import explain_facts
 from distro_fed.strategies.members import Members
 from distro_fed.transport.flower_compat import message_bytes
 from distro_fed.transport.records import HELLO, Reply, Request, Status, read_reply, request_records
+from distro_fed.transport.secure_records import SECURE, add_messages, read_messages
 
 log = logging.getLogger("flwr")
+
+#: how long nodes have to tell their names before the first sampling
+GREETING_SECONDS = 60.0
 _KINDS: dict[str, TrafficKind] = {MessageType.TRAIN: "update", MessageType.EVALUATE: "evaluation"}
 
 
@@ -51,6 +55,9 @@ class Courier:
         self._unnamed: dict[int, list[tuple[int, Direction, TrafficKind, int]]] = {}
         self._caught_up: set[int] = set()
         self._sent: dict[int, Message] = {}
+        self._secure: Mapping[int, bytes] = {}
+        #: times that messages went out and came back
+        self.exchanges = 0
         self._exchange: Exchange | None = None
 
     def node_of(self, reply: Message) -> int:
@@ -58,9 +65,20 @@ class Courier:
         return reply.metadata.src_node_id if self._exchange is None else self._exchange.node_of(reply)
 
     def messages(
-        self, nodes: Sequence[int], message_type: str, round_: int, config: ConfigRecord, *, evaluate: bool
+        self,
+        nodes: Sequence[int],
+        message_type: str,
+        round_: int,
+        config: ConfigRecord,
+        *,
+        evaluate: bool,
+        secure: Mapping[int, bytes] | None = None,
     ) -> list[Message]:
-        """One message a node; nodes with the same gap share the frames."""
+        """One message a node; nodes with the same gap share the frames.
+
+        ``secure`` holds by node what goes along for secure aggregation.
+        """
+        self._secure = secure or {}
         messages = [self._message(node_id, message_type, round_, config, evaluate=evaluate) for node_id in nodes]
         self.downlink.release()
         return messages
@@ -72,6 +90,7 @@ class Courier:
         that counts.
         """
         exchange = self._exchange = Exchange(grid, timeout)
+        self.exchanges += bool(messages)
         self._caught_up.clear()
         self._sent = {message.metadata.dst_node_id: message for message in messages}
         for node_id in exchange.push(messages):
@@ -96,13 +115,31 @@ class Courier:
         if not strangers:
             return
         self._greeted.update(strangers)
-        exchange = Exchange(grid, timeout)
+        exchange = Exchange(grid, min(GREETING_SECONDS, timeout))
         greetings = [Message(RecordDict(), node_id, HELLO, group_id="0") for node_id in strangers]
         for message in greetings:
             self._record(message.metadata.dst_node_id, 0, "down", "other", message_bytes(message))
         exchange.push(greetings)
         for message in exchange.replies():
             self._account(exchange.node_of(message), message, 0)
+
+    def exchange_secure(
+        self, grid: Grid, outgoing: Mapping[int, Sequence[bytes]], timeout: float, round_: int
+    ) -> Iterator[tuple[int, list[bytes]]]:
+        """Send nodes their messages of secure aggregation, and yield what each of them answers."""
+        exchange = Exchange(grid, timeout)
+        self.exchanges += bool(outgoing)
+        messages = []
+        for node_id, parts in outgoing.items():
+            content = add_messages(RecordDict(), parts)
+            messages.append(Message(content, node_id, SECURE, ttl=self.time_to_live, group_id=str(round_)))
+            self._record(node_id, round_, "down", "secure", message_bytes(messages[-1]))
+        exchange.push(messages)
+        for reply in exchange.replies():
+            node_id = exchange.node_of(reply)
+            if reply.metadata.src_node_id == node_id:
+                self._record(node_id, round_, "up", "secure", message_bytes(reply))
+            yield node_id, _secure_messages(reply)
 
     def settle_traffic(self) -> None:
         """Record the bytes of nodes that never told a name under a stand-in."""
@@ -117,6 +154,8 @@ class Courier:
             round_, self._rounds, self._replica.version, self._replica.chain, self._replica.agreement.run, evaluate
         )
         content = request_records(request, frames, config)
+        if node_id in self._secure:
+            add_messages(content, [self._secure[node_id]])
         message = Message(content, node_id, message_type, ttl=self.time_to_live, group_id=str(round_))
         kind = "keyframe" if is_keyframe else _KINDS[message_type]
         self._record(node_id, round_, "down", kind, message_bytes(message))
@@ -163,3 +202,14 @@ class Courier:
             self._ledger.record(
                 round=round_, client=self._members.name(node_id), direction=direction, kind=kind, size=size
             )
+
+
+def _secure_messages(reply: Message) -> list[bytes]:
+    """Messages in a reply; none if it is an error or unsound, which counts as no answer."""
+    if reply.has_error():
+        return []
+    try:
+        return read_messages(reply.content)
+    except UpdateError as error:
+        log.warning("a reply in secure aggregation is left out: %s", error)
+        return []

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
@@ -13,15 +12,17 @@ from flwr.serverapp.strategy import Result, Strategy
 from distro_fed.agreement import Agreement
 from distro_fed.compression.base import Compressor
 from distro_fed.compression.configured import preset_compressor
-from distro_fed.errors import FederationError, NotEnoughNodes, SettingsError
+from distro_fed.errors import FederationError, NotEnoughNodes
 from distro_fed.replica import Replica
 from distro_fed.reporting.events import EventWriter
 from distro_fed.reporting.ledger import TrafficLedger
 from distro_fed.strategies.courier import Courier
-from distro_fed.strategies.initial import InitialModel, initial_values
+from distro_fed.strategies.initial import InitialModel, initial_values, turns_of
 from distro_fed.strategies.intake import Refused, parse
 from distro_fed.strategies.members import Members
 from distro_fed.strategies.metrics import MetricsAggregation, metrics_content, weighted_mean
+from distro_fed.strategies.option_checks import check_options, check_turns
+from distro_fed.strategies.outer_step import OuterStep
 from distro_fed.strategies.progress import Progress
 from distro_fed.strategies.round_loop import run_rounds
 from distro_fed.strategies.run_state import RunState
@@ -30,16 +31,14 @@ from distro_fed.strategies.training_round import TrainingRound
 
 log = logging.getLogger("flwr")
 
-#: how long nodes have to tell their names before the first sampling
-GREETING_SECONDS = 60.0
-
 
 class DistroStrategy(Strategy):
     """Stateless aggregation of compressed updates.
 
     Every round is a pure function of the replies of that round: the weighted mean of the updates, taken in
     an order that does not depend on arrival, is compressed once more and applied to the server's replica;
-    members get that same compressed update and so stay equal to it. The server keeps no optimizer state.
+    members get that same compressed update and so stay equal to it. The server keeps no optimizer state
+    unless ``outer_momentum`` asks for it.
 
     What happens on failure: a reply that is an error, late, of another run, layout or version, not finite
     or without examples is left out with a warning that names the node and the reason. With fewer valid
@@ -60,7 +59,8 @@ class DistroStrategy(Strategy):
     compressor : Compressor or str
         Codes the members' updates; a name stands for the preset that members take too.
     downlink_compressor : Compressor, optional
-        Codes the aggregated update; by default as ``compressor``. Must be of the same class.
+        Codes the aggregated update; by default as ``compressor``. Must be of the same class and, where it has one, of
+        the same rank.
     seed : int
         Public randomness of the run (bases, stochastic rounding, sampling of nodes).
     base_digest : str
@@ -69,9 +69,16 @@ class DistroStrategy(Strategy):
         Share of the sampled nodes whose valid replies a round needs.
     round_timeout, start_timeout : float
         Seconds until a round is closed, and until the run gives up waiting for nodes.
+    aggregation : str
+        ``"mean"`` of all members' updates, where a coefficient that a member did not send counts as 0; or
+        ``"contributors"``: every coefficient is the mean over those members that sent it, as in DeMo and SparseLoCo,
+        which moves the model further. Only with ``topk`` and ``dct-topk``, the compressors that leave coefficients out.
+    outer_learning_rate, outer_momentum, outer_nesterov : float, float, bool
+        The server's step on that mean (:class:`~distro_fed.strategies.outer_step.OuterStep`). DiLoCo takes 0.7, 0.9 and
+        True; by default the mean is applied as it is. Momentum is state of the size of the model, and not for a
+        compressor whose space changes every round.
     server_residual : bool
-        Keep what the compression of the aggregated update lost and add it in the next round. The only
-        state besides the model; off by default.
+        Keep what the compression of the aggregated update lost and add it in the next round. State of that size too.
     evaluate_every : int
         Members evaluate the replica before they train it in every so many rounds, without an exchange of
         its own; 0: only in the first round.
@@ -101,40 +108,30 @@ class DistroStrategy(Strategy):
         quorum: float = 0.5,
         round_timeout: float = 3600.0,
         start_timeout: float = 300.0,
+        aggregation: str = "mean",
+        outer_learning_rate: float = 1.0,
+        outer_momentum: float = 0.0,
+        outer_nesterov: bool = True,
         server_residual: bool = False,
         evaluate_every: int = 1,
         events: EventWriter | None = None,
     ) -> None:
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
-        self.min_available_nodes = min_available_nodes
-        self.weighted_by_key = weighted_by_key or None
+        self.min_available_nodes, self.weighted_by_key = min_available_nodes, weighted_by_key or None
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or weighted_mean
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or weighted_mean
         self.compressor = preset_compressor(compressor) if isinstance(compressor, str) else compressor
         self.downlink_compressor = downlink_compressor or self.compressor
-        if type(self.downlink_compressor) is not type(self.compressor):
-            raise SettingsError(
-                f"downlink compressor {self.downlink_compressor.describe()!r} and uplink compressor "
-                f"{self.compressor.describe()!r} are of different kinds; both must work in the same space"
-            )
-        if server_residual and not self.compressor.keeps_space:
-            raise SettingsError(
-                f"server_residual = True with compressor {self.compressor.name!r}, whose space changes every round"
-            )
-        for name, value, least, most in (
-            ("fraction_train", fraction_train, 0.0, 1.0), ("fraction_evaluate", fraction_evaluate, 0.0, 1.0),
-            ("quorum", quorum, 0.0, 1.0), ("min_train_nodes", min_train_nodes, 1, math.inf),
-            ("seed", seed, 0, 2**63 - 1),
-        ):  # fmt: skip
-            if not least <= value <= most:
-                raise SettingsError(f"{name} = {value}; it must be between {least} and {most}")
         self.seed, self.base_digest = seed, base_digest
         self.quorum, self.round_timeout, self.start_timeout = quorum, round_timeout, start_timeout
-        self.server_residual, self.evaluate_every = server_residual, evaluate_every
+        self.aggregation, self.server_residual = aggregation, server_residual
+        self.outer_learning_rate, self.outer_momentum = outer_learning_rate, outer_momentum
+        self.outer_nesterov, self.evaluate_every = outer_nesterov, evaluate_every
         self.events = events
         self.ledger, self.members = TrafficLedger(), Members()
         self._state: RunState | None = None
+        check_options(self)
 
     @property
     def replica(self) -> Replica:
@@ -161,6 +158,8 @@ class DistroStrategy(Strategy):
         """Log the configuration."""
         log.info("\t├──> Compression: up %s | down %s", self.compressor.describe(), self.downlink_compressor.describe())
         log.info("\t├──> Fraction of nodes: train %.2f | evaluate %.2f", self.fraction_train, self.fraction_evaluate)
+        step = f"{self.outer_learning_rate:g}, momentum {self.outer_momentum:g}"
+        log.info("\t├──> Aggregation: %s | outer learning rate %s", self.aggregation, step)
         log.info("\t└──> Quorum %.2f, round timeout %g s", self.quorum, self.round_timeout)
 
     def prepare(self, initial: ArrayRecord | InitialModel, run_id: int, num_rounds: int) -> Replica:
@@ -168,11 +167,15 @@ class DistroStrategy(Strategy):
         layout, values = initial_values(initial)
         self.ledger, self.members = TrafficLedger(), Members()
         self.array_names = list(initial) if isinstance(initial, ArrayRecord) else [spec.name for spec in layout]
-        agreement = Agreement(layout, self.compressor, self.downlink_compressor, self.seed, self.base_digest, run_id)
+        agreement = Agreement(
+            layout, self.compressor, self.downlink_compressor, self.seed, self.base_digest, run_id, turns_of(initial)
+        )
+        check_turns(self, agreement)
         replica = Replica.initial(agreement, values)
         courier = Courier(replica, self.members, self.ledger, num_rounds, self.round_timeout)
         progress = Progress(self.ledger, num_rounds, self.events)
-        self._state = RunState(replica, courier, progress, keep_residual=self.server_residual)
+        outer_step = OuterStep(self.outer_learning_rate, self.outer_momentum, self.outer_nesterov)
+        self._state = RunState(replica, courier, progress, outer_step, keep_residual=self.server_residual)
         return replica
 
     def start(
@@ -219,14 +222,21 @@ class DistroStrategy(Strategy):
             log.warning("round %d is skipped: %s", server_round, error)
             nodes = []
         if self.fraction_train < 1.0:
-            state.courier.greet(grid, nodes, min(GREETING_SECONDS, self.round_timeout))
+            state.courier.greet(grid, nodes, self.round_timeout)
         cohort = sample(self._ordered(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round)
-        state.round = TrainingRound(
-            server_round, cohort, state.replica, self.members, self.weighted_by_key, self.quorum
-        )
+        cohort, secure = self._open_round(server_round, cohort, grid)
         state.progress.round_started(server_round, [self.members.name(node_id) for node_id in cohort])
         evaluate = server_round == 1 or (self.evaluate_every > 0 and (server_round - 1) % self.evaluate_every == 0)
-        return state.courier.messages(cohort, MessageType.TRAIN, server_round, config, evaluate=evaluate)
+        return state.courier.messages(cohort, MessageType.TRAIN, server_round, config, evaluate=evaluate, secure=secure)
+
+    def _open_round(self, server_round: int, cohort: list[int], grid: Grid) -> tuple[list[int], Mapping[int, bytes]]:
+        """Make the round; returns who takes part, and what goes along with the request to each of them."""
+        del grid
+        state = self._run_state
+        state.round = TrainingRound(
+            server_round, cohort, state.replica, self.members, self.weighted_by_key, self.quorum, self.aggregation
+        )
+        return cohort, {}
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

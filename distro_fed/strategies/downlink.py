@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord
 from distro_fed.replica import Replica, UpdateLog
 from distro_fed.strategies.members import NEEDS_KEYFRAME
 from distro_fed.transport.records import frames_record
-from distro_fed.update import OVERHEAD_BYTES, Update
+from distro_fed.update import Update
 
 
 class Downlink:
@@ -28,7 +28,7 @@ class Downlink:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._keyframe_bytes = OVERHEAD_BYTES + 4 * replica.agreement.layout.numel
+        self._keyframe_bytes = replica.agreement.keyframe_bytes(max(1, replica.version))
         self.log = UpdateLog(replica.version)
         self.keyframes_sent = 0
         self._records: dict[int, tuple[ArrayRecord, bool]] = {}

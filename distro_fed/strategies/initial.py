@@ -55,6 +55,11 @@ def initial_values(initial: ArrayRecord | InitialModel) -> tuple[Layout, torch.T
     return layout, values
 
 
+def turns_of(initial: ArrayRecord | InitialModel) -> tuple[tuple[str, ...], ...]:
+    """Names of the tensors that are trained in turn, if the model says so (``Trainable.turns``)."""
+    return getattr(initial, "turns", ())
+
+
 def replica_arrays(replica: Replica, names: Sequence[str]) -> ArrayRecord:
     """The replica as Flower's own record, for code that expects it: arrays in the order of ``names``.
 

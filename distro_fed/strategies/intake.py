@@ -40,6 +40,13 @@ class Accepted:
     weight: float
 
 
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """A reply whose masked vector is in the sum."""
+
+    reply: Reply | None
+
+
 def examine(message: Message, replica: Replica, round_: int, weighted_by: str | None) -> Accepted | Refused:
     """Check a training reply completely; nothing is changed."""
     try:

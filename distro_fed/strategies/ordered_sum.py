@@ -1,4 +1,4 @@
-"""A weighted sum of updates that does not depend on the order in which they arrive.
+"""A weighted sum of updates, and their mean, that do not depend on the order in which they arrive.
 
 Floating-point addition is not associative, so the sum is always taken in one order: by the members' names.
 An update is added as soon as all that come before it are settled, and waits otherwise, in memory up to a
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from distro_fed.agreement import Agreement
 from distro_fed.compression.base import Decoded
-from distro_fed.update import Kind, Update, parse_frame
+from distro_fed.compression.blocks import blocks
+from distro_fed.errors import FederationError
+from distro_fed.update import Update, parse_frame
 
 if TYPE_CHECKING:
     import torch
@@ -31,12 +33,15 @@ class OrderedSum:
     agreement : Agreement
         Decodes what had to wait.
     accumulator : torch.Tensor
-        Flat float32, ``(space.numel,)``; updates are added in place.
+        Flat float32 in the coefficient space of the round; updates are added in place.
     members : mapping of int to str or None
         Node ids from which an update may come, with the name that orders them. While any name is
         unknown nothing can be added yet; :meth:`settle` tells it.
     waiting_limit : int, optional
         Bytes that may wait in memory; by default :data:`WAITING_LIMIT`.
+    aggregation : str
+        What :meth:`mean` is: ``"mean"`` over all members, or ``"contributors"``, for every coefficient over the members
+        that sent it. The latter takes a second vector of the accumulator's size.
     """
 
     def __init__(
@@ -45,8 +50,10 @@ class OrderedSum:
         accumulator: torch.Tensor,
         members: Mapping[int, str | None],
         waiting_limit: int | None = None,
+        aggregation: str = "mean",
     ) -> None:
         self._agreement = agreement
+        self._contributed = accumulator.new_zeros(accumulator.shape) if aggregation == "contributors" else None
         self._accumulator = accumulator
         self._names: dict[int, str | None] = dict(members)
         self._limit = WAITING_LIMIT if waiting_limit is None else waiting_limit
@@ -92,6 +99,18 @@ class OrderedSum:
             self._folder.cleanup()
         return self.total_weight
 
+    def mean(self) -> torch.Tensor:
+        """Weighted mean of what was added, in the memory of the accumulator; call once, after :meth:`close`.
+
+        Coefficients that no contributor sent are 0.
+        """
+        if self._contributed is None:
+            return self._accumulator.div_(self.total_weight)
+        for block in blocks(0, self._accumulator.numel()):
+            weights = self._contributed[block]
+            self._accumulator[block].div_(weights.masked_fill_(weights == 0, 1.0))
+        return self._accumulator
+
     def _next(self) -> int | None:
         if any(name is None for name in self._names.values()):
             return None
@@ -107,12 +126,16 @@ class OrderedSum:
             if entry is not None:
                 waiting, weight = entry
                 self._in_memory -= waiting.in_memory
-                self._add(
-                    self._agreement.compressor(Kind.CLIENT).decode(waiting.read().body, self._agreement.space), weight
-                )
+                self._add(self._agreement.decode(waiting.read()), weight)
 
     def _add(self, decoded: Decoded, weight: float) -> None:
         decoded.add_to(self._accumulator, weight)
+        if self._contributed is not None:
+            from distro_fed.compression.sparse import Sparse
+
+            if not isinstance(decoded, Sparse):
+                raise FederationError("a mean over contributors needs a compressor that selects: topk or dct-topk")
+            decoded.add_weight_to(self._contributed, weight)
         self.total_weight += weight
 
     def _wait(self, node_id: int, update: Update) -> _Waiting:

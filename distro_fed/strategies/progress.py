@@ -33,6 +33,8 @@ class Progress:
         self._ledger, self._rounds, self._events = ledger, rounds, events
         self._started = self._round_started = time.monotonic()
         self._asked = 0
+        #: round that was started last; 0 before the first
+        self.current_round = 0
         self._training: list[RoundRecord] = []
         #: held-out loss by client after so many rounds; 0: before training
         self.held_out: dict[int, dict[str, float]] = {}
@@ -41,6 +43,7 @@ class Progress:
         """A round's messages are made."""
         self._round_started = time.monotonic()
         self._asked = len(clients)
+        self.current_round = round_
         log.info("[ROUND %d/%d] %d nodes", round_, self._rounds, len(clients))
         self._emit("round_started", round=round_, clients=list(clients))
 

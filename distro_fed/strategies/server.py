@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,13 @@ from distro_fed.reporting.events import EventWriter
 from distro_fed.reporting.html import write_html
 from distro_fed.reporting.report import RunReport, build_report
 from distro_fed.reporting.run_folder import EVENTS_FILE, HTML_FILE, MODEL_FOLDER, REPORT_FILE
-from distro_fed.settings import RunSettings
+from distro_fed.secure_aggregation.member_files import POLICY_FILE, ROSTER_FILE
+from distro_fed.secure_aggregation.policy import read_policy
+from distro_fed.secure_aggregation.roster import read_roster
+from distro_fed.settings import RunSettings, SecuritySettings
 from distro_fed.strategies.distro import DistroStrategy
 from distro_fed.strategies.round_loop import run_rounds
+from distro_fed.strategies.secure_distro import SecureDistroStrategy
 
 log = logging.getLogger("flwr")
 
@@ -32,9 +37,12 @@ def strategy_from_settings(
     settings: RunSettings, base_digest: str = "", events: EventWriter | None = None
 ) -> DistroStrategy:
     """The strategy that a run's settings describe."""
-    uplink, downlink = configured_compressors(settings.compression)
+    uplink, downlink = configured_compressors(settings)
     federation = settings.federation
-    return DistroStrategy(
+    strategy: Callable[..., DistroStrategy] = DistroStrategy
+    if settings.security.secure_aggregation:
+        strategy = partial(SecureDistroStrategy, **_secure_files(settings.security))
+    return strategy(
         fraction_train=federation.fraction_train,
         min_train_nodes=federation.min_train_nodes,
         min_evaluate_nodes=1,
@@ -47,10 +55,30 @@ def strategy_from_settings(
         quorum=federation.quorum,
         round_timeout=federation.round_timeout,
         start_timeout=federation.start_timeout,
+        aggregation=federation.aggregation,
+        outer_learning_rate=federation.outer_learning_rate,
+        outer_momentum=federation.outer_momentum,
+        outer_nesterov=federation.outer_nesterov,
         server_residual=settings.compression.server_residual,
         evaluate_every=federation.evaluate_every,
         events=events,
     )
+
+
+def _secure_files(settings: SecuritySettings) -> dict[str, Any]:
+    """The server's copies of roster and policy.
+
+    Raises
+    ------
+    SettingsError, SecureAggregationError
+    """
+    if not settings.secure_folder:
+        raise SettingsError(
+            "secure-aggregation = true needs secure-folder: a folder with roster.toml and policy.toml, the same as the "
+            "members hold"
+        )
+    folder = Path(settings.secure_folder).expanduser()
+    return {"roster": read_roster(folder / ROSTER_FILE), "policy": read_policy(folder / POLICY_FILE)}
 
 
 def run_server(
@@ -168,6 +196,7 @@ def _report(
         seconds=seconds,
         model_path=str(model_folder),
         settings=settings.flat(),
+        exchanges=strategy.courier.exchanges,
     )
 
 

@@ -39,6 +39,8 @@ class TrainingRound:
         Metric that weighs an update.
     quorum : float
         Share of the cohort whose updates are needed.
+    aggregation : str
+        ``"mean"`` or ``"contributors"``, as in :class:`~distro_fed.strategies.ordered_sum.OrderedSum`.
     """
 
     number: int
@@ -47,15 +49,17 @@ class TrainingRound:
     members: Members
     weighted_by: str | None
     quorum: float
+    aggregation: str = "mean"
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         import torch
 
-        self._accumulator: torch.Tensor = torch.zeros(self.replica.agreement.space.numel)
+        space = self.replica.agreement.space(self.replica.key(self.number))
+        accumulator = torch.zeros(space.numel)
         names = {node_id: self.members.names.get(node_id) for node_id in self.cohort}
-        self._sum = OrderedSum(self.replica.agreement, self._accumulator, names)
+        self._sum = OrderedSum(self.replica.agreement, accumulator, names, aggregation=self.aggregation)
         self._open = set(self.cohort)
 
     def take(self, node_id: int, message: Message) -> tuple[str, Accepted | Refused]:
@@ -82,7 +86,7 @@ class TrainingRound:
         """Weighted mean in coefficient space, ``(space.numel,)``; None below the quorum."""
         for node_id in sorted(self._open):
             self._leave_out(node_id, "no answer in time")
-        weight = self._sum.close()
+        self._sum.close()
         needed = max(1, math.ceil(self.quorum * len(self.cohort) - 1e-9))  # 0.55 * 100 is a little above 55
         if len(self.metrics) < needed:
             log.warning(
@@ -90,7 +94,7 @@ class TrainingRound:
                 self.number, len(self.metrics), len(self.cohort), needed,
             )  # fmt: skip
             return None
-        return self._accumulator.div_(weight)
+        return self._sum.mean()
 
     def _leave_out(self, node_id: int, reason: str) -> None:
         name = self.members.name(node_id)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distro_fed.compression import make_compressor
-from distro_fed.compression.base import Compressor
+from distro_fed.compression.base import Compressor, RoundKey
 from distro_fed.compression.positions import encode_positions
 from distro_fed.errors import CorruptBody
 from distro_fed.layout import Layout, TensorSpec
@@ -25,14 +25,18 @@ LAYOUT = Layout(
         TensorSpec("d", (64, 33), kind="matrix"),
     ]
 )
+KEY = RoundKey(seed=3, round=1)
 COMPRESSORS = [
     make_compressor("dense"),
     make_compressor("dense", dtype="bfloat16"),
     make_compressor("dense", dtype="float16"),
     *(make_compressor("quantized", bits=bits) for bits in (1, 3, 8)),
     make_compressor("topk", density=1 / 16),
+    make_compressor("topk", density=1 / 16, selection="chunk", value_bits=2),
     make_compressor("dct-topk", density=1 / 16),
+    make_compressor("dct-topk", density=1 / 16, value_bits=2),
     make_compressor("subspace", rank=3, bits=1),
+    make_compressor("lowrank", rank=3, bits=2),
 ]
 SPARSE = [compressor for compressor in COMPRESSORS if compressor.name in ("topk", "dct-topk")]
 SCALED = [compressor for compressor in COMPRESSORS if compressor.name != "dense"]
@@ -42,7 +46,7 @@ each_scaled = pytest.mark.parametrize("compressor", SCALED, ids=lambda c: c.desc
 
 
 def valid_body(compressor: Compressor) -> tuple[bytes, Layout]:
-    space = compressor.space(LAYOUT)
+    space = compressor.space(LAYOUT, KEY)
     values = torch.randn(space.numel, generator=torch.Generator().manual_seed(5)) ** 3
     return compressor.encode(values, space, 0), space
 
@@ -51,13 +55,19 @@ def scales_start(compressor: Compressor) -> int:
     return 8 if compressor in SPARSE else 0
 
 
+def levels(compressor: Compressor) -> int:
+    """Scales of a tensor in a selecting compressor, which are as many as bits of a value."""
+    return getattr(compressor, "value_bits", 1)
+
+
 def with_count(body: bytes, count: int) -> bytes:
     return count.to_bytes(8, "little") + body[8:]
 
 
-def sparse_body(positions: bytes, count: int, space: Layout) -> bytes:
+def sparse_body(positions: bytes, count: int, space: Layout, levels: int) -> bytes:
     """Hand-made body: all scales 1, all signs negative, any position code."""
-    return count.to_bytes(8, "little") + b"\x80\x3f" * len(space) + bytes(-(-count // 8)) + positions
+    scales, codes = b"\x80\x3f" * len(space) * levels, bytes(-(-count * levels // 8))
+    return count.to_bytes(8, "little") + scales + codes + positions
 
 
 @each
@@ -79,8 +89,9 @@ def test_trailing_bytes(compressor: Compressor, tail: bytes) -> None:
 @each_sparse
 def test_an_end_within_count_or_scales_is_named(compressor: Compressor) -> None:
     body, space = valid_body(compressor)
-    for length in (0, 7, 8 + 2 * len(space) - 1):
-        with pytest.raises(CorruptBody, match=f"ends after {length} bytes, within its {8 + 2 * len(space)}"):
+    end = 8 + 2 * len(space) * levels(compressor)
+    for length in (0, 7, end - 1):
+        with pytest.raises(CorruptBody, match=f"ends after {length} bytes, within its {end}"):
             compressor.decode(body[:length], space)
 
 
@@ -107,17 +118,19 @@ def test_one_position_more_than_allowed(compressor: Compressor) -> None:
     count = int.from_bytes(body[:8], "little")  # random values: as many as density and layout allow
     code = encode_positions(np.arange(count + 1))
     with pytest.raises(CorruptBody, match=f"claims {count + 1} positions; density and layout allow {count}"):
-        compressor.decode(sparse_body(code, count + 1, space), space)
+        compressor.decode(sparse_body(code, count + 1, space, levels(compressor)), space)
 
 
 @each_sparse
 @pytest.mark.parametrize("beyond", [0, 1, 10**6, 2**40])
 def test_a_position_out_of_range(compressor: Compressor, beyond: int) -> None:
-    space = compressor.space(LAYOUT)
+    space = compressor.space(LAYOUT, KEY)
     fits = encode_positions(np.array([0, space.numel - 1]))
-    compressor.decode(sparse_body(fits, 2, space), space)
+    compressor.decode(sparse_body(fits, 2, space, levels(compressor)), space)
     with pytest.raises(CorruptBody):
-        compressor.decode(sparse_body(encode_positions(np.array([0, space.numel + beyond])), 2, space), space)
+        compressor.decode(
+            sparse_body(encode_positions(np.array([0, space.numel + beyond])), 2, space, levels(compressor)), space
+        )
 
 
 @each_sparse
@@ -127,27 +140,28 @@ def test_repeated_and_unsorted_positions_have_no_code(compressor: Compressor) ->
     for positions in ([5, 5], [9, 2]):
         with pytest.raises(ValueError, match="increasing"):
             encode_positions(np.array(positions))
-    space = compressor.space(LAYOUT)
+    space = compressor.space(LAYOUT, KEY)
     with pytest.raises(CorruptBody, match="1 gaps instead of 2"):
-        compressor.decode(sparse_body(encode_positions(np.array([5])), 2, space), space)
+        compressor.decode(sparse_body(encode_positions(np.array([5])), 2, space, levels(compressor)), space)
 
 
 @each_sparse
 def test_gaps_that_would_overflow(compressor: Compressor) -> None:
-    space = compressor.space(LAYOUT)
+    space = compressor.space(LAYOUT, KEY)
     parameter_31 = b"\x1f" + b"\xff" * 7 + b"\x3f"  # one group, and 31 low bits for each of two gaps
     with pytest.raises(CorruptBody, match="not below"):
-        compressor.decode(sparse_body(parameter_31 + b"\3", 2, space), space)
+        compressor.decode(sparse_body(parameter_31 + b"\3", 2, space, levels(compressor)), space)
     with pytest.raises(CorruptBody, match="beyond the bound"):
-        compressor.decode(sparse_body(parameter_31 + b"\0\0\0\x88", 2, space), space)
+        compressor.decode(sparse_body(parameter_31 + b"\0\0\0\x88", 2, space, levels(compressor)), space)
 
 
 @each_scaled
 @pytest.mark.parametrize("scale", [0x7FC0, 0x7F80, 0xFF80, 0xBF80, 0x8000, 0x5F81], ids=hex)
 def test_scales_that_are_no_magnitude(compressor: Compressor, scale: int) -> None:
     body, space = valid_body(compressor)
-    last = scales_start(compressor) + 2 * (len(space) - 1)
-    with pytest.raises(CorruptBody, match=f"scale {len(space) - 1} is"):
+    number = len(space) * levels(compressor) - 1
+    last = scales_start(compressor) + 2 * number
+    with pytest.raises(CorruptBody, match=f"scale {number} is"):
         compressor.decode(body[:last] + scale.to_bytes(2, "little") + body[last + 2 :], space)
 
 
@@ -168,9 +182,9 @@ def test_padding_that_is_not_zero(compressor: Compressor) -> None:
     body, space = valid_body(compressor)
     if compressor in SPARSE:
         count = int.from_bytes(body[:8], "little") - 1
-        assert count % 8, "no padding to damage"
-        body = sparse_body(encode_positions(np.arange(count)), count, space)
-        at = 8 + 2 * len(space) + count // 8
+        assert count * levels(compressor) % 8, "no padding to damage"
+        body = sparse_body(encode_positions(np.arange(count)), count, space, levels(compressor))
+        at = 8 + 2 * len(space) * levels(compressor) + count * levels(compressor) // 8
     else:
         at = len(body) - 1
     compressor.decode(body, space)
@@ -180,7 +194,7 @@ def test_padding_that_is_not_zero(compressor: Compressor) -> None:
 
 @each
 def test_the_body_of_another_compressor(compressor: Compressor) -> None:
-    space = compressor.space(LAYOUT)
+    space = compressor.space(LAYOUT, KEY)
     for other in COMPRESSORS:
         body, other_space = valid_body(other)
         if other is compressor or (other in SPARSE and compressor in SPARSE) or other_space != space:
@@ -206,14 +220,15 @@ def test_a_refusal_allocates_nothing_that_the_body_asks_for(compressor: Compress
     # 135M parameters on paper: a count or gap that was believed would cost gigabytes
     space = Layout([TensorSpec("a", (49152, 576), kind="matrix"), TensorSpec("b", (92416, 1152), kind="matrix")])
     allowed = space.numel // 16
+    scales, one = bytes(4 * levels(compressor)), bytes(1)
     hostile = [
         (2**60).to_bytes(8, "little"),
         (2**60).to_bytes(8, "little") + bytes(1000),
-        allowed.to_bytes(8, "little") + bytes(4),
+        allowed.to_bytes(8, "little") + scales,
         allowed.to_bytes(8, "little") + bytes(1000),
-        (1000).to_bytes(8, "little") + bytes(4) + bytes(125) + b"\xff" * 20,
-        (8).to_bytes(8, "little") + bytes(4) + bytes(1) + b"\x00" + b"\xff" * 30,
-        (1).to_bytes(8, "little") + bytes(4) + bytes(1) + b"\x1f" + b"\xff" * 3 + b"\x7f" + bytes(100) + b"\x80",
+        (1000).to_bytes(8, "little") + scales + bytes(125 * levels(compressor)) + b"\xff" * 20,
+        (4).to_bytes(8, "little") + scales + one + b"\x00" + b"\xff" * 30,
+        (1).to_bytes(8, "little") + scales + one + b"\x1f" + b"\xff" * 3 + b"\x7f" + bytes(100) + b"\x80",
     ]
     for body in hostile:
         assert peak_of_refusal(compressor, body, space) < 100_000
@@ -223,14 +238,15 @@ def test_a_refusal_allocates_nothing_that_the_body_asks_for(compressor: Compress
 def test_a_long_refused_body_costs_a_multiple_of_its_own_length(compressor: Compressor) -> None:
     space = Layout([TensorSpec("a", (49152, 576), kind="matrix")])
     count = space.numel // 16
-    body = count.to_bytes(8, "little") + bytes(2) + bytes(-(-count // 8)) + bytes(2**21) + b"\1"
+    codes = bytes(-(-count * levels(compressor) // 8))
+    body = count.to_bytes(8, "little") + bytes(2 * levels(compressor)) + codes + bytes(2**21) + b"\1"
     assert peak_of_refusal(compressor, body, space) < 3 * len(body)
 
 
 @each_sparse
 def test_a_gap_padded_with_megabytes_of_zeros(compressor: Compressor) -> None:
-    space = compressor.space(LAYOUT)
-    body = sparse_body(b"\0" + bytes(2**21) + b"\1", 1, space)
+    space = compressor.space(LAYOUT, KEY)
+    body = sparse_body(b"\0" + bytes(2**21) + b"\1", 1, space, levels(compressor))
     with pytest.raises(CorruptBody, match="too long for 1 positions"):
         compressor.decode(body, space)
     assert peak_of_refusal(compressor, body, space) < 100_000

@@ -5,8 +5,11 @@ import torch
 from distro_fed.agreement import Agreement
 from distro_fed.clients.subspace_training import SubspaceTraining
 from distro_fed.compression import make_compressor
+from distro_fed.compression.base import RoundKey
 from distro_fed.model.trainable import trainable_full
 from tests.tiny import tiny_llama
+
+KEY = RoundKey(seed=3, round=5)
 
 
 def test_training_b_is_training_w_inside_the_subspace() -> None:
@@ -14,7 +17,7 @@ def test_training_b_is_training_w_inside_the_subspace() -> None:
     trainable = trainable_full(tiny_llama())
     coder = make_compressor("subspace", rank=2)
     agreed = Agreement(trainable.layout, coder, coder, seed=3)
-    subspace = SubspaceTraining(trainable, agreed, 5)
+    subspace = SubspaceTraining(trainable, agreed, KEY)
     ids = torch.arange(12).view(2, 6)
     plain = trainable.model(input_ids=ids).logits
     with subspace.attached(), torch.no_grad():
@@ -24,20 +27,20 @@ def test_training_b_is_training_w_inside_the_subspace() -> None:
         attached = trainable.model(input_ids=ids).logits
     start = trainable.read()
     merged = start.clone()
-    coder.synthesise(subspace.coefficients(), merged, agreed.layout, agreed.key(5))
+    coder.synthesise(subspace.coefficients(), merged, agreed.layout, KEY)
     trainable.write(merged)
     with torch.no_grad():
         written = trainable.model(input_ids=ids).logits
     torch.testing.assert_close(written, attached, rtol=1e-4, atol=1e-5)
     assert (written - plain).abs().max() > 1e-2
-    recovered = coder.analyse(trainable.delta(start), agreed.layout, agreed.key(5))
+    recovered = coder.analyse(trainable.delta(start), agreed.layout, KEY)
     torch.testing.assert_close(recovered, subspace.coefficients(), rtol=0, atol=1e-5)
 
 
 def test_weights_are_frozen_only_meanwhile() -> None:
     trainable = trainable_full(tiny_llama())
     coder = make_compressor("subspace", rank=1)
-    subspace = SubspaceTraining(trainable, Agreement(trainable.layout, coder, coder), 1)
+    subspace = SubspaceTraining(trainable, Agreement(trainable.layout, coder, coder), KEY)
     with subspace.attached():
         assert not any(parameter.requires_grad for parameter in trainable.parameters.values())
         trainable.model(input_ids=torch.arange(6).view(1, 6)).logits.sum().backward()

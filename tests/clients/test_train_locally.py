@@ -26,10 +26,25 @@ def train(config: TrainingSettings, batch_size: int = 4, first_step: int = 0) ->
     return outcome.loss, torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def test_loss_falls() -> None:
-    first, _ = train(settings(local_steps=1))
-    last, _ = train(settings(local_steps=30))
-    assert last < first
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"optim": "sgd", "momentum": 0.9, "learning_rate": 0.3}, {"optim": "muon", "momentum": 0.95}],
+    ids=lambda options: options.get("optim", "adamw"),
+)
+def test_loss_falls(options: dict[str, object]) -> None:
+    first, _ = train(settings(local_steps=1, **options))
+    last, _ = train(settings(local_steps=30, **options))
+    assert last < first - 0.5
+
+
+@pytest.mark.parametrize("optim", ["adamw", "sgd", "muon"])
+def test_every_parameter_is_trained(optim: str) -> None:
+    model, before = tiny_llama(), dict(tiny_llama().named_parameters())
+    train_locally(
+        model, model.parameters(), lambda number: batch_at(EXAMPLES, 0, number, 4),
+        first_step=0, total_steps=40, settings=settings(optim=optim),
+    )  # fmt: skip
+    assert [name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])] == []
 
 
 def test_accumulated_micro_batches_equal_one_batch() -> None:

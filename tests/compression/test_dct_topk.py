@@ -69,7 +69,21 @@ def test_settings() -> None:
         DctTopK(2.0)
     assert DctTopK(8 / 4096).describe() == "dct-topk density=1/512 chunk=64"
     assert DctTopK(1.0).parameters() < 2**32
-    assert len({DctTopK(d, c).parameters() for d in (1.0, 0.5, 1 / 4096) for c in (2, 64)}) == 6
+    assert DctTopK(1 / 4, value_bits=2).describe() == "dct-topk density=1/4 chunk=64 value-bits=2"
+    different = [DctTopK(d, c, v) for d in (1.0, 0.5, 1 / 4096) for c in (2, 64) for v in (1, 2)]
+    assert len({compressor.parameters() for compressor in different}) == 12
+    with pytest.raises(SettingsError, match="value_bits is 3"):
+        DctTopK(value_bits=3)
+
+
+def test_two_bits_lose_less_than_one(
+    layout: Layout, delta: torch.Tensor, roundtrip: Callable[..., torch.Tensor]
+) -> None:
+    coefficients = DctTopK().analyse(delta, layout, KEY)
+    one, two = (roundtrip(DctTopK(1 / 16, value_bits=bits), coefficients, layout) for bits in (1, 2))
+    assert torch.equal(one.sign(), two.sign())
+    sent = one != 0
+    assert float((two - coefficients)[sent].norm()) < 0.7 * float((one - coefficients)[sent].norm())
 
 
 def test_nan_is_not_sent(layout: Layout, delta: torch.Tensor) -> None:

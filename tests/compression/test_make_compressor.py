@@ -12,7 +12,7 @@ from distro_fed.errors import SettingsError
 def test_every_name_builds_its_compressor_with_a_codec_of_its_own() -> None:
     compressors = [make_compressor(name) for name in compressor_names()]
     assert [compressor.name for compressor in compressors] == list(compressor_names())
-    assert [compressor.codec for compressor in compressors] == [1, 2, 3, 4, 5]
+    assert [compressor.codec for compressor in compressors] == [1, 2, 3, 4, 5, 6]
 
 
 def test_settings_reach_the_compressor() -> None:
@@ -25,11 +25,20 @@ def test_settings_reach_the_compressor() -> None:
         "topk density=1/8",
         "dct-topk density=1/8 chunk=64",
         "subspace rank=2 bits=3",
+        "lowrank rank=2 bits=3",
+    ]
+
+
+def test_settings_of_the_selecting_compressors_reach_them() -> None:
+    described = [make_compressor(n, selection="chunk", value_bits=2).describe() for n in ("topk", "dct-topk")]
+    assert described == [
+        "topk density=1/64 per 64x64 chunk value-bits=2",
+        "dct-topk density=1/64 chunk=64 value-bits=2",
     ]
 
 
 def test_settings_of_other_compressors_are_ignored() -> None:
-    make_compressor("dense", density=7.0, bits=99, rank=-1)
+    make_compressor("dense", density=7.0, selection="?", value_bits=9, bits=99, rank=-1)
     with pytest.raises(SettingsError, match="bits is 99"):
         make_compressor("quantized", bits=99)
 

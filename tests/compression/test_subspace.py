@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from distro_fed.compression.base import RoundKey
+from distro_fed.compression.base import Residual, RoundKey
 from distro_fed.compression.subspace import Subspace, basis
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout, TensorSpec
@@ -15,15 +15,15 @@ SPEC = TensorSpec("layer.weight", (96, 127), kind="matrix")
 
 
 def test_space_holds_matrices_above_the_rank(layout: Layout) -> None:
-    space = Subspace(rank=8).space(layout)
+    space = Subspace(rank=8).space(layout, KEY)
     assert [(spec.name, spec.shape) for spec in space] == [("square", (128, 8)), ("prime", (127, 8))]
     assert {spec.dtype for spec in space} == {"float32"}
-    assert "thin" in [spec.name for spec in Subspace(rank=7).space(layout)]
+    assert "thin" in [spec.name for spec in Subspace(rank=7).space(layout, KEY)]
 
 
 def test_nothing_to_exchange_is_an_error() -> None:
     with pytest.raises(SettingsError, match="rank 8 leaves nothing"):
-        Subspace(rank=8).space(Layout([TensorSpec("lora_A", (8, 576), kind="matrix")]))
+        Subspace(rank=8).space(Layout([TensorSpec("lora_A", (8, 576), kind="matrix")]), KEY)
 
 
 @pytest.mark.parametrize("rank", [1, 8, 127])
@@ -36,7 +36,7 @@ def test_rows_are_orthonormal(rank: int) -> None:
 
 def test_analysis_inverts_synthesis(layout: Layout) -> None:
     compressor = Subspace(rank=4)
-    space = compressor.space(layout)
+    space = compressor.space(layout, KEY)
     coefficients = torch.randn(space.numel)
     replica = torch.zeros(layout.numel)
     compressor.synthesise(coefficients.clone(), replica, layout, KEY)
@@ -46,7 +46,7 @@ def test_analysis_inverts_synthesis(layout: Layout) -> None:
 def test_synthesis_adds_and_leaves_other_tensors_alone(layout: Layout, delta: torch.Tensor) -> None:
     compressor = Subspace(rank=4)
     replica = delta.clone()
-    compressor.synthesise(torch.ones(compressor.space(layout).numel), replica, layout, KEY)
+    compressor.synthesise(torch.ones(compressor.space(layout, KEY).numel), replica, layout, KEY)
     for spec, where in layout.slices():
         change = replica[where] - delta[where]
         if compressor.exchanges(spec):
@@ -95,7 +95,7 @@ def test_body_is_quantised(
     bits: int, layout: Layout, roundtrip: Callable[..., torch.Tensor], delta: torch.Tensor
 ) -> None:
     compressor = Subspace(rank=4, bits=bits)
-    space = compressor.space(layout)
+    space = compressor.space(layout, KEY)
     coefficients = compressor.analyse(delta, layout, KEY)
     out = roundtrip(compressor, coefficients, space)
     assert torch.equal(out.sign(), coefficients.sign()) if bits == 1 else (out - coefficients).norm() < 0.1 * out.norm()
@@ -111,4 +111,60 @@ def test_settings() -> None:
         basis(SPEC, 128, KEY)
     assert Subspace(8, 1).parameters() == 8 << 8 | 1
     assert Subspace(8, 1).describe() == "subspace rank=8 bits=1"
-    assert not Subspace.keeps_space
+    assert Subspace.residual is Residual.NONE
+
+
+def ranks(compressor: Subspace) -> list[int]:
+    return [compressor.rank_in(RoundKey(7, number)) for number in range(1, compressor.rounds + 1)]
+
+
+def test_the_rank_moves_in_equal_steps() -> None:
+    assert ranks(Subspace(2, final_rank=6, rounds=5)) == [2, 3, 4, 5, 6]
+    assert ranks(Subspace(8, final_rank=2, rounds=4)) == [8, 6, 4, 2]
+    assert ranks(Subspace(1, final_rank=3, rounds=5)) == [1, 2, 2, 3, 3]
+    assert ranks(Subspace(3, final_rank=9, rounds=1)) == [3]
+    assert ranks(Subspace(3, rounds=4)) == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("round_", [-5, 0, 6, 2**32 - 1])
+def test_rounds_outside_the_run_get_the_rank_of_its_ends(round_: int) -> None:
+    assert Subspace(2, final_rank=6, rounds=5).rank_in(RoundKey(7, round_)) == (2 if round_ < 1 else 6)
+
+
+def test_space_and_header_follow_the_rank_of_the_round(layout: Layout) -> None:
+    compressor = Subspace(2, bits=3, final_rank=6, rounds=5)
+    for number, rank in enumerate(ranks(compressor), start=1):
+        key = RoundKey(7, number)
+        space = compressor.space(layout, key)
+        # the same matrices in all rounds: those above the largest rank
+        assert [(spec.name, spec.shape) for spec in space] == [
+            (name, (out, rank)) for name, out in (("square", 128), ("prime", 127), ("thin", 8))
+        ]
+        assert compressor.parameters_in(key) == rank << 8 | 3
+        coefficients = torch.randn(space.numel)
+        replica = torch.zeros(layout.numel)
+        compressor.synthesise(coefficients.clone(), replica, layout, key)
+        torch.testing.assert_close(compressor.analyse(replica, layout, key), coefficients, atol=1e-5, rtol=1e-5)
+
+
+def test_rounds_share_a_basis() -> None:
+    compressor = Subspace(4, basis_rounds=3)
+    bases = [compressor.basis(SPEC, RoundKey(7, number)) for number in range(1, 8)]
+    assert torch.equal(bases[0], basis(SPEC, 4, RoundKey(7, 1)))
+    assert all(torch.equal(bases[index], bases[index // 3 * 3]) for index in range(7))
+    assert not torch.equal(bases[2], bases[3])
+    # a growing rank adds rows to those that are shared
+    growing = Subspace(4, final_rank=5, rounds=2, basis_rounds=2)
+    assert torch.equal(growing.basis(SPEC, RoundKey(7, 2))[:4], growing.basis(SPEC, RoundKey(7, 1)))
+
+
+def test_description_tells_runs_apart() -> None:
+    described = {
+        Subspace(2, 1, final, shared, rounds).describe()
+        for final, shared, rounds in ((0, 1, 9), (4, 1, 9), (4, 1, 8), (4, 2, 9), (6, 1, 9))
+    }
+    assert len(described) == 5
+    assert Subspace(2, 1, 4, 3, 9).describe() == "subspace rank=2-4 over 9 rounds bits=1 basis-rounds=3"
+    for wrong in ({"final_rank": -1}, {"final_rank": 2**17}, {"basis_rounds": 0}, {"rounds": 0}):
+        with pytest.raises(SettingsError, match=str(next(iter(wrong.values())))):
+            Subspace(**wrong)

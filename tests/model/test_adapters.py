@@ -113,6 +113,8 @@ def test_flat_settings_become_lists_and_dicts() -> None:
         ({"r": 0}, "peft cannot put LORA on LlamaForCausalLM .*'r': 0"),
         ({"target_modules": "nowhere"}, "nowhere.* not found .*peft.target-modules"),
         ({"type": "ADALORA"}, "peft refuses ADALORA .*total_step"),
+        ({"type": "poly"}, "peft.type = 'POLY' .*task of every example"),
+        ({"type": "MULTITASK_PROMPT_TUNING"}, "task of every example"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, object], message: str) -> None:

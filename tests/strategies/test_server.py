@@ -16,7 +16,7 @@ from distro_fed.errors import FederationError, SettingsError
 from distro_fed.reporting.events import read_events
 from distro_fed.reporting.report import read_report
 from distro_fed.settings import RunSettings
-from distro_fed.strategies.server import run_server
+from distro_fed.strategies.server import run_server, strategy_from_settings
 from distro_fed.transport.local_grid import LocalGrid
 from tests.tiny import tiny_model_folder
 
@@ -69,6 +69,30 @@ def test_a_run_leaves_model_report_and_events(config: dict[str, Any], tmp_path: 
             for folder in (tmp_path / "run" / "model", tmp_path / "tiny")
         )
         assert not torch.equal(tuned, base)
+
+
+def test_settings_reach_the_strategy() -> None:
+    settings = {
+        "compressor": "dct-topk", "density": 1 / 16, "value-bits": 2, "aggregation": "contributors",
+        "outer-learning-rate": 0.7, "outer-momentum": 0.9, "outer-nesterov": False,
+    }  # fmt: skip
+    strategy = strategy_from_settings(RunSettings.from_run_config(settings))
+    assert strategy.compressor.describe() == "dct-topk density=1/16 chunk=64 value-bits=2"
+    assert strategy.aggregation == "contributors"
+    assert (strategy.outer_learning_rate, strategy.outer_momentum, strategy.outer_nesterov) == (0.7, 0.9, False)
+
+
+def test_sparseloco_and_muon_in_one_run(config: dict[str, Any], tmp_path: Path) -> None:
+    """Selection by chunk, two bits, decayed error feedback and a mean over contributors, after Muon at the members."""
+    config |= {
+        "mode": "full", "compressor": "topk", "density": 1 / 16, "selection": "chunk", "value-bits": 2,
+        "error-feedback": True, "error-feedback-decay": 0.95, "aggregation": "contributors", "optim": "muon",
+        "momentum": 0.95, "num-server-rounds": 3,
+    }  # fmt: skip
+    serve(config)
+    report = read_report(tmp_path / "run" / "report.json")
+    assert "per 64x64 chunk value-bits=2" in report.compressor
+    assert report.loss_after.mean < report.loss_before.mean - 0.1
 
 
 def test_a_run_in_which_nothing_worked_ends_with_the_reasons(config: dict[str, Any], tmp_path: Path) -> None:

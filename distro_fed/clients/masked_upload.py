@@ -1,0 +1,90 @@
+"""The one masked vector that a member sends in a round of secure aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import Context
+from numpy.typing import NDArray
+
+from distro_fed.clients.secure_member import SecureMember
+from distro_fed.errors import SettingsError
+from distro_fed.layout import Layout
+from distro_fed.replica import Replica
+from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest
+from distro_fed.secure_aggregation.update_vector import to_vector
+from distro_fed.transport.secure_records import keep_state, kept_state
+
+if TYPE_CHECKING:
+    from distro_fed.secure_aggregation.client_session import Delivery
+
+
+@dataclass(frozen=True)
+class MaskedUpload:
+    """Made before training, so that a request that must be refused costs no training; used once after it.
+
+    Parameters
+    ----------
+    member : SecureMember
+    delivery : Delivery
+        What the server has sent for this round, checked.
+    context : flwr.app.Context
+        Carries the member's state.
+    """
+
+    member: SecureMember
+    delivery: Delivery
+    context: Context
+
+    @classmethod
+    def open(cls, member: SecureMember, message: bytes, context: Context) -> MaskedUpload:
+        """Check a delivery.
+
+        Raises
+        ------
+        Refused
+            With the reason; nothing has changed.
+        """
+        return cls(member, member.session.receive_shares(message, kept_state(context)), context)
+
+    @property
+    def rounding_seed(self) -> int:
+        """Seed of the stochastic rounding that nobody else knows, 0 <= seed < 2**63."""
+        return int.from_bytes(self.delivery.rounding_key[:8], "little") >> 1
+
+    def send_update(self, body: bytes, space: Layout, numbers: Sequence[float], replica: Replica) -> bytes:
+        """Mask a coded update; its scales and further numbers go under the masks too.
+
+        Parameters
+        ----------
+        body : bytes
+            Coded by the uplink compressor of the run, in ``space``.
+        numbers : sequence of float
+            Metrics, each at least 0.
+        replica : Replica
+            What training started from.
+        """
+        compressor = replica.agreement.uplink
+        code = compressor.integer_code()
+        if code is None:
+            raise SettingsError(f"updates of {compressor.describe()!r} cannot be summed under masks")
+        codes, scales = code.integers(body, space)
+        return self._send(to_vector(codes, [*scales.tolist(), *numbers], code.bits), space.digest, replica)
+
+    def send_numbers(self, numbers: Sequence[float], replica: Replica) -> bytes:
+        """Mask metrics alone."""
+        return self._send(to_vector(np.empty(0, np.uint8), numbers, self.delivery.proposal.bits), b"", replica)
+
+    def _send(self, vector: NDArray[np.unsignedinteger], space: bytes, replica: Replica) -> bytes:
+        answer = self.member.session.send_masked(
+            self.delivery,
+            vector,
+            model=model_digest(replica.chain),
+            layout=layout_digest(space),
+            plan=plan_digest(replica.agreement.run),
+        )
+        keep_state(self.context, answer.state)
+        return answer.reply

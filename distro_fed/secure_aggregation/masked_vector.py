@@ -1,0 +1,81 @@
+"""From codes to the packed masked vector, block by block: memory stays at the input, the output and one block."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distro_fed.errors import EncodingError
+from distro_fed.secure_aggregation.masks import BLOCK, Masks, Words, blocks, word_type
+from distro_fed.secure_aggregation.packing import pack_block, packed_size, packed_slice, unpack_block
+
+
+def check_codes(codes: NDArray[np.unsignedinteger], count: int, bits: int) -> None:
+    """Raise :class:`EncodingError` unless ``codes`` are ``count`` unsigned integers below ``2**bits``."""
+    if codes.dtype.kind != "u" or codes.shape != (count,):
+        raise EncodingError(f"codes are {codes.dtype} of shape {codes.shape}; {count} unsigned integers were proposed")
+    if int(codes.max()) >> bits:
+        raise EncodingError(f"code {int(codes.max())} does not fit the {bits} bits that were proposed")
+
+
+def mask_vector(codes: NDArray[np.unsignedinteger], width: int, masks: Masks, out: NDArray[np.uint8]) -> None:
+    """Add masks to codes modulo ``2**width`` and pack the result.
+
+    Parameters
+    ----------
+    codes : ndarray of unsigned integers, shape (count,)
+        Left as they are.
+    width : int
+        Bits of the modulus.
+    masks : Masks
+        Not walked yet.
+    out : ndarray of uint8
+        ``packed_size(count, width)`` bytes; overwritten.
+    """
+    buffer = np.empty(min(BLOCK, codes.size), word_type(width))
+    for block in blocks(codes.size):
+        words: Words = buffer[: block.stop - block.start]
+        np.copyto(words, codes[block], casting="same_kind")
+        masks.apply(words)
+        pack_block(words, width, out[packed_slice(block, width)])
+
+
+class VectorSum:
+    """Sum of masked vectors modulo ``2**width``; holds one vector however many are added.
+
+    Parameters
+    ----------
+    count : int
+        Values in a vector.
+    width : int
+        Bits of the modulus.
+    """
+
+    def __init__(self, count: int, width: int) -> None:
+        self._width = width
+        self._sums: Words = np.zeros(count, word_type(width))
+
+    def add(self, packed: bytes | memoryview) -> None:
+        """Add one packed vector; nothing is added if it is not sound.
+
+        Raises
+        ------
+        EncodingError
+            If its length or its padding is wrong.
+        """
+        count, width = self._sums.size, self._width
+        raw = np.frombuffer(packed, np.uint8)
+        if raw.size != packed_size(count, width):
+            raise EncodingError(
+                f"{count} values of {width} bits take {packed_size(count, width)} bytes, but {raw.size} came"
+            )
+        # the last block first: the only one that has padding, which may be refused
+        for block in reversed(list(blocks(count))):
+            values = unpack_block(raw[packed_slice(block, width)], block.stop - block.start, width)
+            self._sums[block] += values
+
+    def remove(self, masks: Masks) -> NDArray[np.unsignedinteger]:
+        """Apply what cancels the masks, and hand the sums over; the object must not be used after that."""
+        for block in blocks(self._sums.size):
+            masks.apply(self._sums[block])
+        return self._sums

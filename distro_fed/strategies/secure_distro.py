@@ -1,0 +1,194 @@
+"""The server's strategy with secure aggregation: it learns the sum of the updates, and nothing else about any one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+
+from distro_fed.compression.quantized import Quantized
+from distro_fed.errors import SettingsError
+from distro_fed.layout import Layout
+from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest
+from distro_fed.secure_aggregation.policy import Policy
+from distro_fed.secure_aggregation.proposal import make_proposal
+from distro_fed.secure_aggregation.roster import Roster
+from distro_fed.secure_aggregation.server_session import SecureSum
+from distro_fed.strategies.distro import DistroStrategy
+from distro_fed.strategies.intake import Refused
+from distro_fed.strategies.secure_round import SecureRound, agree, finish
+from distro_fed.strategies.secure_training_round import (
+    EVERYBODY,
+    SecureTrainingRound,
+    evaluation_count,
+    mean_evaluation,
+    take_masked,
+    update_count,
+)
+
+log = logging.getLogger("flwr")
+
+
+class SecureDistroStrategy(DistroStrategy):
+    """:class:`~distro_fed.strategies.distro.DistroStrategy` whose members' updates are summed under masks.
+
+    A round takes three exchanges: the stages that end it travel together with those that begin the next one. The first
+    round takes two more, and so does the final evaluation. Members count the same; the server is told means over them,
+    and no number about one alone.
+
+    What happens on failure: as in ``DistroStrategy``, and a round with fewer members than threshold and policy need is
+    skipped. A member that is lost after it has sent its vector is in the sum as long as enough others are left to
+    unmask it. A member that refuses is left out with the reason that it gives.
+
+    Parameters
+    ----------
+    roster : Roster
+        The members' own; they refuse a server with another one.
+    policy : Policy
+        The server's copy of what members agree to.
+    **options
+        As of ``DistroStrategy``. ``quorum`` and ``weighted_by_key`` have no meaning here.
+
+    Raises
+    ------
+    SettingsError
+        The compressor's updates cannot be summed as integers, or not all nodes are asked.
+    """
+
+    def __init__(self, *, roster: Roster, policy: Policy, **options: Any) -> None:
+        super().__init__(**options | {"weighted_by_key": None})
+        self.roster, self.policy = roster, policy
+        self._code = _integer_code(self)
+        if self.fraction_train < 1.0:
+            raise SettingsError(
+                f"fraction-train = {self.fraction_train:g} with secure aggregation: the server could compare the sums "
+                "of different cohorts; set it to 1"
+            )
+        self._agreed: SecureRound | None = None
+        self._evaluation: SecureRound | None = None
+        self._grid: Grid | None = None
+        self._rounds = 0
+
+    def prepare(self, initial: Any, run_id: int, num_rounds: int) -> Any:
+        """As ``DistroStrategy.prepare``."""
+        self._agreed = self._evaluation = None
+        self._rounds = num_rounds
+        return super().prepare(initial, run_id, num_rounds)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """As ``DistroStrategy.aggregate_train``; metrics are means over all members."""
+        _, metrics = super().aggregate_train(server_round, replies)
+        held_out = metrics.get("held-out-loss") if metrics else None
+        if isinstance(held_out, float):
+            self.progress.evaluation(server_round - 1, EVERYBODY, held_out)
+        return None, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages that bring members up to date and ask them for their held-out loss, under masks."""
+        del arrays
+        if self.fraction_evaluate == 0.0:
+            return []
+        current = self._agreed_round(server_round + 1, grid, evaluation=True)
+        self._evaluation = current
+        deliveries = current.deliveries(model_digest(self.replica.chain))
+        return self.courier.messages(
+            list(deliveries), MessageType.EVALUATE, server_round, config, evaluate=True, secure=deliveries
+        )
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Mean held-out loss over all members."""
+        current, self._evaluation = self._evaluation, None
+        if current is None:
+            return None
+        for message in replies:
+            node_id = self.courier.node_of(message)
+            outcome = take_masked(current, node_id, message)
+            if isinstance(outcome, Refused):
+                log.warning("evaluation: %s is left out: %s", self.members.name(node_id), outcome.reason)
+        found = finish(self._ask, current, None, [])
+        loss = mean_evaluation(found, self._code) if found is not None else None
+        if loss is None:
+            return None
+        self.progress.evaluation(server_round, EVERYBODY, loss)
+        return MetricRecord({"held-out-loss": loss})
+
+    def _open_round(self, server_round: int, cohort: list[int], grid: Grid) -> tuple[list[int], Mapping[int, bytes]]:
+        del cohort
+        current = self._agreed_round(server_round, grid, evaluation=False)
+        deliveries = current.deliveries(model_digest(self.replica.chain))
+        self._run_state.round = SecureTrainingRound(
+            current, self._space(server_round, self.replica.version), self._code, self.members,
+            lambda: self._finish(current),
+        )  # fmt: skip
+        return list(deliveries), deliveries
+
+    def _agreed_round(self, round_: int, grid: Grid, *, evaluation: bool) -> SecureRound:
+        """The round as it was agreed on together with the end of the one before; else it is agreed on now."""
+        self._grid = grid
+        agreed, self._agreed = self._agreed, None
+        if agreed is not None and agreed.proposal.round == round_ and not agreed.aborted:
+            return agreed
+        current = self._propose(round_, self.replica.version, evaluation=evaluation, attempt=1 if agreed is None else 2)
+        agree(self._ask, current, grid.get_node_ids())
+        self._learn_names(current)
+        return current
+
+    def _finish(self, ending: SecureRound) -> SecureSum | None:
+        """End a round, and agree on what comes next in the same exchanges."""
+        following = ending.proposal.round + 1
+        evaluation = following > self._rounds
+        if evaluation and self.fraction_evaluate == 0.0:
+            return finish(self._ask, ending, None, [])
+        # what comes next works on the version that this round leads to
+        self._agreed = self._propose(following, self.replica.version + 1, evaluation=evaluation, attempt=1)
+        found = finish(self._ask, ending, self._agreed, self._grid.get_node_ids() if self._grid else [])
+        self._learn_names(self._agreed)
+        return found
+
+    def _propose(self, round_: int, version: int, *, evaluation: bool, attempt: int) -> SecureRound:
+        agreement = self.replica.agreement
+        space = None if evaluation else self._space(round_, version)
+        proposal = make_proposal(
+            self.roster,
+            self.policy,
+            run=agreement.run_id,
+            round_=round_,
+            attempt=attempt,
+            bits=self._code.bits,
+            count=evaluation_count(self._code) if space is None else update_count(space, self._code),
+            layout=layout_digest(b"" if space is None else space.digest),
+            plan=plan_digest(agreement.run),
+        )
+        return SecureRound(self.roster, proposal, self.policy.min_survivors)
+
+    def _space(self, round_: int, version: int) -> Layout:
+        agreement = self.replica.agreement
+        return agreement.space(agreement.key(round_, version))
+
+    def _learn_names(self, current: SecureRound) -> None:
+        for node_id, name in current.names().items():
+            self.members.learn_name(node_id, name)
+
+    def _ask(self, outgoing: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, Sequence[bytes]]]:
+        if self._grid is None:
+            return iter(())
+        round_ = self._run_state.progress.current_round
+        return self.courier.exchange_secure(self._grid, outgoing, self.round_timeout, round_)
+
+
+def _integer_code(strategy: DistroStrategy) -> Quantized:
+    code = strategy.compressor.integer_code()
+    if code is None:
+        raise SettingsError(
+            f"compressor {strategy.compressor.name!r} with secure aggregation: its updates cannot be summed as "
+            "integers of fixed size, which is what masks hide; take 'quantized' (bits = 8 loses next to nothing), or "
+            "in mode 'full' 'subspace' or 'lowrank'"
+        )
+    return code

@@ -1,0 +1,134 @@
+"""A round whose updates are summed under masks: the mean is all that the server learns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flwr.app import Message
+
+from distro_fed.compression.quantized import Quantized
+from distro_fed.layout import Layout
+from distro_fed.secure_aggregation.server_session import SecureSum
+from distro_fed.secure_aggregation.update_vector import MeanUpdate, mean_of_sum, vector_count
+from distro_fed.strategies.intake import Masked, Refused, parse
+from distro_fed.strategies.members import Members
+from distro_fed.strategies.secure_round import SecureRound
+from distro_fed.transport.records import CONFIG, Reply
+from distro_fed.transport.secure_records import read_messages
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("flwr")
+
+#: numbers behind the codes and scales of an update: training loss, held-out loss, and whether there is one
+METRICS = 3
+#: numbers of an evaluation: held-out loss, and whether there is one
+EVALUATION_METRICS = 2
+#: name under which means over the members are reported
+EVERYBODY = "all members"
+
+
+class SecureTrainingRound:
+    """Takes the masked replies of a round one by one; offers what :class:`.training_round.TrainingRound` does.
+
+    Attributes
+    ----------
+    number : int
+    metrics, left_out : dict
+        As in ``TrainingRound``; metrics are means over all members.
+
+    Parameters
+    ----------
+    secure : SecureRound
+        Agreed on, its deliveries made.
+    space : Layout
+        Coefficients of the round.
+    code : Quantized
+        What codes them.
+    members : Members
+        Learns which node is who.
+    finish : callable
+        The exchanges after training; gives the sum, or None.
+    """
+
+    def __init__(
+        self,
+        secure: SecureRound,
+        space: Layout,
+        code: Quantized,
+        members: Members,
+        finish: Callable[[], SecureSum | None],
+    ) -> None:
+        self.number = secure.proposal.round
+        self.metrics: dict[str, dict[str, float]] = {}
+        self.left_out: dict[str, str] = {}
+        self._secure, self._space, self._code, self._members = secure, space, code, members
+        self._finish = finish
+
+    def take(self, node_id: int, message: Message) -> tuple[str, Masked | Refused]:
+        """Check a reply and add its masked vector; returns the member's name and what became of it."""
+        outcome = take_masked(self._secure, node_id, message)
+        name = self._members.name(node_id)
+        if isinstance(outcome, Refused):
+            self.left_out[name] = outcome.reason
+            log.warning("round %d: the reply of %s is left out: %s", self.number, name, outcome.reason)
+        return name, outcome
+
+    def close(self) -> torch.Tensor | None:
+        """Mean in coefficient space, ``(space.numel,)``; None if there is no sum."""
+        import torch
+
+        found = self._finish()
+        for node_id, reason in self._secure.left_out.items():
+            self.left_out.setdefault(self._members.name(node_id), reason)
+        if found is None:
+            log.warning("round %d is skipped: %s", self.number, self._secure.aborted)
+            return None
+        sizes = [spec.numel for spec in self._space]
+        mean = mean_of_sum(found.sums, sizes, q=self._code.bits, members=len(found.survivors), metrics=METRICS)
+        loss, held_out, present = mean.numbers
+        self.metrics[EVERYBODY] = {"train-loss": loss, "num-examples": float(len(found.survivors))}
+        if present:
+            self.metrics[EVERYBODY]["held-out-loss"] = held_out / present
+        return torch.from_numpy(mean.coefficients)
+
+
+def take_masked(secure: SecureRound, node_id: int, message: Message) -> Masked | Refused:
+    """Hand the masked vector in a reply to the round."""
+    reply: Reply | None = None
+    if message.has_error() or CONFIG in message.content:  # a refusal of the protocol comes without
+        parsed = parse(message)
+        if isinstance(parsed, Refused):
+            return parsed
+        reply = parsed
+    try:
+        masked = read_messages(message.content)
+    except Exception as error:  # whatever one member sends, the round goes on without it
+        return Refused(f"it cannot be read ({type(error).__name__})")
+    if not masked:
+        return Refused("it holds no masked vector")
+    if not secure.take(node_id, masked[0]):
+        return Refused(secure.left_out.get(node_id, secure.aborted))
+    return Masked(reply)
+
+
+def update_count(space: Layout, code: Quantized) -> int:
+    """Length of the masked vector of an update."""
+    return vector_count(space.numel, len(space) + METRICS, code.bits)
+
+
+def evaluation_count(code: Quantized) -> int:
+    """Length of the masked vector of an evaluation."""
+    return vector_count(0, EVALUATION_METRICS, code.bits)
+
+
+def mean_evaluation(found: SecureSum, code: Quantized) -> float | None:
+    """Mean held-out loss over the members that have one."""
+    mean: MeanUpdate = mean_of_sum(
+        found.sums, [], q=code.bits, members=len(found.survivors), metrics=EVALUATION_METRICS
+    )
+    loss, present = mean.numbers
+    return loss / present if present else None

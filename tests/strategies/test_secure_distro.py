@@ -1,0 +1,146 @@
+"""Secure aggregation through Flower's messages: the same model as in clear, and nothing about one member alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message
+
+from distro_fed.compression import make_compressor
+from distro_fed.compression.base import Compressor
+from distro_fed.errors import SettingsError
+from distro_fed.secure_aggregation.identity import Identity, create_identity
+from distro_fed.secure_aggregation.member_files import IDENTITY_FILE, POLICY_FILE, ROSTER_FILE
+from distro_fed.secure_aggregation.policy import Policy, create_policy
+from distro_fed.secure_aggregation.roster import Member, Roster, create_roster
+from distro_fed.strategies.secure_distro import SecureDistroStrategy
+from tests import federation
+
+NAMES = [f"client-{index}" for index in range(4)]
+
+
+class Members:
+    """Files of four members, and the server's copies."""
+
+    def __init__(self, folder: Path, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy(min_cohort=3, min_survivors=2)
+        self.folders = [folder / name for name in NAMES]
+        identities: list[Identity] = [
+            create_identity(own / IDENTITY_FILE, name) for own, name in zip(self.folders, NAMES, strict=True)
+        ]
+        self.roster = Roster("test", tuple(Member(one.name, one.public) for one in identities))
+        for own in self.folders:
+            create_roster(own / ROSTER_FILE, "test", self.roster.members)
+            create_policy(own / POLICY_FILE, self.policy)
+
+    def run(self, compressor: Compressor, **options: Any) -> tuple[SecureDistroStrategy, Any]:
+        strategy = {"roster": self.roster, "policy": self.policy, **options.pop("strategy", {})}
+        nodes = [{"secure-folder": str(own)} for own in self.folders]
+        server, grid = federation.run(
+            compressor=compressor, kind=SecureDistroStrategy, strategy=strategy, node_configs=nodes, **options
+        )
+        assert isinstance(server, SecureDistroStrategy)
+        return server, grid
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Members:
+    return Members(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "compressor",
+    [make_compressor("quantized", bits=8), make_compressor("subspace", rank=2, bits=8),
+     make_compressor("lowrank", rank=1, bits=8)],
+    ids=lambda compressor: compressor.name,
+)  # fmt: skip
+def test_the_model_is_that_of_plain_aggregation(members: Members, compressor: Compressor) -> None:
+    secure, _ = members.run(compressor)
+    plain, _ = federation.run(compressor=compressor, strategy={"weighted_by_key": None})
+    start = federation.make_model().read()
+    assert secure.replica.version == plain.replica.version == 3
+    # a handful of values a tensor: their scales differ widely, and the mean takes the mean scale
+    moves = [server.replica.values - start for server in (secure, plain)]
+    assert float(torch.cosine_similarity(*moves, dim=0)) > 0.8
+
+
+def test_losses_are_means_over_all_members(members: Members) -> None:
+    secure, _ = members.run(make_compressor("quantized", bits=8))
+    plain, _ = federation.run(compressor=make_compressor("quantized", bits=8), strategy={"weighted_by_key": None})
+    assert secure.progress.held_out[0].keys() == {"all members"}
+    expected = plain.progress.held_out[0]
+    assert secure.progress.held_out[0]["all members"] == pytest.approx(sum(expected.values()) / len(expected), rel=1e-6)
+    assert secure.progress.held_out[3].keys() == {"all members"}
+    assert secure.progress.history()[0].train_loss == pytest.approx(1.0)
+
+
+def test_no_reply_says_anything_about_one_member(members: Members) -> None:
+    seen: list[Message] = []
+
+    def watch(reply: Message, node_id: int) -> Message:
+        del node_id
+        seen.append(reply)
+        return reply
+
+    members.run(make_compressor("quantized", bits=1), tamper=watch)
+    assert seen
+    for reply in seen:
+        assert not any(reply.content.metric_records.values())
+        assert "arrays" not in reply.content
+
+
+def test_a_round_takes_three_exchanges(members: Members) -> None:
+    count = 0
+
+    def watch(reply: Message, node_id: int) -> Message:
+        nonlocal count
+        count += node_id == 101
+        return reply
+
+    members.run(make_compressor("quantized", bits=1), tamper=watch, rounds=5)
+    # two more before the first round; the final evaluation takes one, and two for its own end
+    assert count == 2 + 3 * 5 + 1 + 2
+
+
+@pytest.mark.parametrize("silent", ["query.secure", "train"])
+def test_a_member_that_falls_silent_is_left_out(members: Members, silent: str) -> None:
+    def drop(message: Message, node_id: int) -> bool:
+        return node_id == 104 and message.metadata.message_type.startswith(silent)
+
+    secure, _ = members.run(make_compressor("quantized", bits=8), drop=drop, rounds=2)
+    assert secure.replica.version == 2
+
+
+def test_with_too_few_members_the_round_is_skipped(members: Members) -> None:
+    def drop(message: Message, node_id: int) -> bool:
+        return node_id > 102 and message.metadata.message_type == "train"
+
+    secure, _ = members.run(make_compressor("quantized", bits=8), drop=drop, rounds=2)
+    assert secure.replica.version == 0
+    assert torch.equal(secure.replica.values, federation.make_model().read())
+
+
+def test_members_refuse_to_send_in_clear(members: Members) -> None:
+    plain, _ = federation.run(
+        compressor=make_compressor("quantized", bits=8),
+        node_configs=[{"secure-folder": str(own)} for own in members.folders],
+    )
+    assert plain.replica.version == 0
+    assert all("refused" in one.reason for one in plain.progress.history()[0].left_out)
+
+
+def test_members_without_files_take_no_part(members: Members) -> None:
+    server, _ = federation.run(
+        compressor=make_compressor("quantized", bits=8), kind=SecureDistroStrategy,
+        strategy={"roster": members.roster, "policy": members.policy},
+    )  # fmt: skip
+    assert server.replica.version == 0
+
+
+@pytest.mark.parametrize("name", ["topk", "dct-topk", "dense"])
+def test_compressors_without_integers_are_refused(members: Members, name: str) -> None:
+    with pytest.raises(SettingsError, match="quantized"):
+        SecureDistroStrategy(roster=members.roster, policy=members.policy, compressor=name)
