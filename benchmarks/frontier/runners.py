@@ -15,6 +15,7 @@ RUNNERS = {
     "all-reduce": "all_reduce",
     "torch-distributed": "torch_distributed",
     "flower-fedavg": "flower_fedavg",
+    "distro-optimizer": "distro_optimizer",
     "local-only": "local_only",
 }
 

@@ -121,7 +121,8 @@ def _row(runs: Sequence[Run], baselines: Sequence[Sequence[Run]]) -> Row:
     first = runs[0]
     settings = first["settings"]
     losses = {run["seed"]: run["loss"] for run in runs}
-    local_steps = settings.get("local-steps", 10) if first["rounds"] else 0
+    every_step = first["runner"] in ("all-reduce", "torch-distributed", "distro-optimizer")
+    local_steps = 1 if every_step else settings.get("local-steps", 10) if first["rounds"] else 0
     participation = settings.get("fraction-train", 1.0)
     up, down = mean(run["bytes_up"] for run in runs), mean(run["bytes_down"] for run in runs)
     known = [{run["seed"]: run["loss"] for run in group} for group in baselines]
@@ -137,7 +138,7 @@ def _row(runs: Sequence[Run], baselines: Sequence[Sequence[Run]]) -> Row:
         task=first["task"],
         pipeline=first["pipeline"],
         mode=settings.get("mode", "full"),
-        stateless=not settings.get("error-feedback", False) and first["runner"] == "product",
+        stateless=first["runner"] in ("product", "flower-fedavg") and not settings.get("error-feedback", False),
         steps=first["steps"],
         local_steps=local_steps,
         clients=first["clients"],

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 
-from distro_fed.compression.quantized import Quantized
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout
 from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest
@@ -28,6 +27,9 @@ from distro_fed.strategies.secure_training_round import (
     take_masked,
     update_count,
 )
+
+if TYPE_CHECKING:
+    from distro_fed.compression.quantized import Quantized
 
 log = logging.getLogger("flwr")
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Message
 
-from distro_fed.compression.quantized import Quantized
 from distro_fed.layout import Layout
 from distro_fed.secure_aggregation.server_session import SecureSum
 from distro_fed.secure_aggregation.update_vector import MeanUpdate, mean_of_sum, vector_count
@@ -20,6 +19,8 @@ from distro_fed.transport.secure_records import read_messages
 
 if TYPE_CHECKING:
     import torch
+
+    from distro_fed.compression.quantized import Quantized
 
 log = logging.getLogger("flwr")
 

@@ -17,6 +17,10 @@ METHODS: list[dict[str, object]] = [
     {"type": "LOHA", "r": 2},
     {"type": "PREFIX_TUNING", "num_virtual_tokens": 2},
     {"type": "LN_TUNING"},
+    {"type": "FOURIERFT", "n_frequency": 50},
+    {"type": "RANDLORA", "r": 4},
+    {"type": "VBLORA", "r": 2, "num_vectors": 8, "vector_length": 16},
+    {"type": "TINYLORA"},
     {"modules_to_save": "lm_head", "target_modules": "q_proj,v_proj"},
 ]
 

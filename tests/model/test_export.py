@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
 
 from distro_fed.errors import ModelError, ModelNotFound
@@ -95,6 +96,27 @@ def test_a_new_process_with_the_plain_libraries_gets_the_same_logits(tmp_path: P
         loose = 0.1 if name == "merged" else 1e-5
         torch.testing.assert_close(torch.tensor(logits[name]), expected[name], atol=loose, rtol=loose, msg=name)
     assert not torch.allclose(expected["lora"], _logits(tiny_llama()), atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"type": "FOURIERFT", "n_frequency": 50},
+        {"type": "RANDLORA", "r": 4},
+        {"type": "VBLORA", "r": 2, "num_vectors": 8, "vector_length": 16},
+        {"type": "TINYLORA"},
+        {"type": "UNILORA"},
+    ],
+    ids=lambda options: options["type"],
+)
+def test_small_adapters_load_as_they_were(options: dict[str, object], tmp_path: Path) -> None:
+    """They are saved without what is random in them, or with it; either way peft makes the same of it."""
+    base = tiny_model_folder(tmp_path / "base")
+    trainable = _trained(base, **options)
+    save_adapter(tmp_path / "adapter", trainable.model, base_name=str(base))
+    loaded = PeftModel.from_pretrained(load_base_model(str(base)).model, str(tmp_path / "adapter"))
+    torch.testing.assert_close(_logits(loaded), _logits(trainable.model), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(_logits(loaded), _logits(load_base_model(str(base)).model), atol=1e-2)
 
 
 def test_a_tied_full_model_is_saved_with_its_weight_once(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -208,3 +209,20 @@ def test_the_log_names_the_cohort(federation: Federation, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, "distro_fed"):
         federation.respond(0, federation.proposal(round_=3).to_bytes())
     assert "round 3, attempt 1 with member000, member001, member002, member003" in caplog.text
+
+
+def test_masks_are_never_held_as_a_whole() -> None:
+    """Six masks of a million values would take 12 MB."""
+    federation, count = Federation(6), 1_000_000
+    server = federation.server(federation.proposal(count=count))
+    message = up_to(federation, server, 2, random_codes(6, 8, count))[0]
+    client, codes = federation.client(0), np.zeros(count, np.uint8)
+    delivery = client.receive_shares(message, federation.states[0])
+    tracemalloc.start()
+    try:
+        reply = client.send_masked(delivery, codes, model=MODEL, layout=LAYOUT, plan=PLAN).reply
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # the reply while it is filled, the reply as bytes, and blocks
+    assert peak < 2 * len(reply) + 1_500_000

@@ -56,12 +56,14 @@ def test_against_plain_arithmetic(coder: Compressor, aggregation: str) -> None:
 @pytest.mark.parametrize("coder", CODERS, ids=lambda coder: coder.describe())
 def test_contributors_give_the_same_bits_in_every_order_of_arrival(coder: Compressor) -> None:
     orders: list[Callable[[list[int]], list[int]]] = [list, lambda ids: ids[::-1], lambda ids: ids[2:] + ids[:2]]
-    results = [
-        run(compressor=coder, run_config=config(coder), strategy={"aggregation": "contributors"}, order=order)[
-            0
-        ].replica
+    servers = [
+        run(compressor=coder, run_config=config(coder), strategy={"aggregation": "contributors"}, order=order)[0]
         for order in orders
     ]
+    results = [server.replica for server in servers]
     assert results[0].version == 3
     assert all(torch.equal(results[0].values, other.values) for other in results)
     assert len({result.chain for result in results}) == 1
+    # and the members hold what the server holds
+    expected = float(results[0].values.square().sum())
+    assert list(servers[0].progress.held_out[3].values()) == pytest.approx([expected] * 4, rel=1e-5)
