@@ -218,14 +218,14 @@ def unmask(members: int, values: int, repeats: int) -> dict[str, float]:
         owner: public_key(own.channel_private) + public_key(own.mask_private) + own.commitment(owner)
         for owner, own in secrets.items()
     }
-    points = [point(helper) for helper in sorted(everybody)]
+    points = [point(holder) for holder in sorted(everybody)]
     pairs = {owner: own.shares(points, needed) for owner, own in secrets.items()}
     bodies = {
-        helper: encode_table({owner: pairs[owner][helper][SHARE_BYTES:] for owner in everybody}) for helper in everybody
+        holder: encode_table({owner: pairs[owner][holder][SHARE_BYTES:] for owner in everybody}) for holder in everybody
     }
 
     def ours() -> None:
-        shares = {helper: decode_table(body, SHARE_BYTES) for helper, body in bodies.items()}
+        shares = {holder: decode_table(body, SHARE_BYTES) for holder, body in bodies.items()}
         for row in shares.values():
             for share in row.values():
                 shamir.read_share(share)
@@ -249,7 +249,7 @@ def unmask(members: int, values: int, repeats: int) -> dict[str, float]:
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    repeats, largest = 5 if quick else 15, 10**6
+    repeats, largest = 15, 10**6
     sizes = [(4, largest)] if quick else [(n, values) for n in (4, 16, 100) for values in (10**5, largest)]
     widths = [12] if quick else [10, 12, 15]
     masks = [mask(values, width, repeats) for width in widths for values in (10**5, 10**6)]
@@ -270,7 +270,7 @@ def measure(quick: bool) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="secure aggregation beside Flower's SecAgg+")
     parser.add_argument("--json", action="store_true", help="print figures for programs")
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and repeats")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes")
     arguments = parser.parse_args()
     figures = measure(arguments.quick)
     if arguments.json:

@@ -6,8 +6,11 @@ import ast
 import re
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
+from distro_fed.cli.main import app
 from distro_fed.settings import RunSettings
 
 ROOT = Path(__file__).parents[1]
@@ -36,9 +39,11 @@ def test_make_targets_of_the_documents_exist() -> None:
 
 
 def test_commands_of_the_documents_exist() -> None:
-    commands = {path.stem for path in (ROOT / "distro_fed" / "cli").glob("*.py")}
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    commands = set(group.commands)
     for document in DOCUMENTS:
-        for command in re.findall(r"(?<!\")distro-fed ([a-z]+)\b", document.read_text()):
+        for command in re.findall(r"(?<!\")distro-fed ([a-z-]+)\b", document.read_text()):
             assert command in commands, f"{document.name}: distro-fed {command}"
 
 

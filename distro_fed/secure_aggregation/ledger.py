@@ -179,7 +179,9 @@ def create_ledger(path: str | Path) -> Ledger:
             stream.flush()
             os.fsync(stream.fileno())
     except FileExistsError:
-        raise LedgerError(f"{path} exists already; a ledger is never replaced") from None
+        raise LedgerError(
+            f"{path} exists already; a ledger is never replaced: move it away only if its identity is gone for good"
+        ) from None
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

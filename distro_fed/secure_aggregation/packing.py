@@ -46,10 +46,10 @@ def pack_block(values: Words, width: int, out: NDArray[np.uint8]) -> None:
     rows = out.reshape(width, columns)
     for byte in range(width):
         first_bit = 8 * byte
-        row = rows[byte]
-        row[:] = 0
-        for plane in range(first_bit // width, -(-(first_bit + 8) // width)):
-            row |= _shifted(planes[plane], plane * width - first_bit).astype(np.uint8)
+        first, *others = range(first_bit // width, -(-(first_bit + 8) // width))
+        rows[byte] = _shifted(planes[first], first * width - first_bit)  # its lowest eight bits
+        for plane in others:
+            rows[byte] |= _shifted(planes[plane], plane * width - first_bit).astype(np.uint8)
 
 
 def unpack_block(packed: NDArray[np.uint8], count: int, width: int) -> Words:

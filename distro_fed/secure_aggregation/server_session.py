@@ -168,7 +168,7 @@ class ServerSession:
         """
         proposal, survivors = self._proposal, self._survivors
         replies = self._close(Kind.UNMASK_SHARES, None, proposal.threshold)
-        shares = {helper: decode_table(body, SHARE_BYTES) for helper, body in replies.items()}
+        shares = {holder: decode_table(body, SHARE_BYTES) for holder, body in replies.items()}
         secrets = rebuild_secrets(shares, proposal.threshold, self._advertisements, survivors, self._context)
         masks = leftover_masks(secrets, self._advertisements, survivors, self._masking, proposal.width)
         sums = self._sum.remove(masks)

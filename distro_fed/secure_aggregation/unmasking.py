@@ -48,10 +48,10 @@ def rebuild_secrets(
     """
     missing = set(next(iter(shares.values())))
     secrets = dict[int, bytes]()
-    for helpers in _sets(sorted(shares), threshold):
-        weights = shamir.lagrange_weights([point(helper) for helper in helpers])
+    for holders in _sets(sorted(shares), threshold):
+        weights = shamir.lagrange_weights([point(holder) for holder in holders])
         for owner in sorted(missing):
-            secret = shamir.combine([shares[helper][owner] for helper in helpers], weights)
+            secret = shamir.combine([shares[holder][owner] for holder in holders], weights)
             if _is_secret(secret, owner, advertisements[owner], owner in survivors, context):
                 secrets[owner] = secret
                 missing.discard(owner)

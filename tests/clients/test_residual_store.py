@@ -49,3 +49,15 @@ def test_a_damaged_file_is_done_without(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "r.safetensors"
     path.write_bytes(content)
     assert ResidualStore(path).load(at(1)) is None
+
+
+def test_what_went_into_no_sum_is_back_though_the_run_went_on(tmp_path: Path) -> None:
+    store = ResidualStore(tmp_path / "r.safetensors", was_summed=lambda round_: round_ != 4)
+    store.save(torch.arange(6.0), 3, 4, SENT)
+    loaded = store.load(at(4))
+    assert loaded is not None
+    assert torch.equal(loaded, torch.arange(6.0) + 10)
+    store.save(torch.arange(6.0), 4, 5, SENT)
+    loaded = store.load(at(5))
+    assert loaded is not None
+    assert torch.equal(loaded, torch.arange(6.0))

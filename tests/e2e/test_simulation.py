@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from distro_fed.cli.demo_secure import make_members
 from tests.tiny import tiny_model_folder
 
 ROOT = Path(__file__).parents[2]
@@ -38,11 +39,14 @@ with torch.no_grad():
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("inputs")
     tiny_model_folder(root / "model")
-    for name in ("bank", "clinic"):
-        (root / "organisations" / name).mkdir(parents=True)
+    for folder, name in (
+        ("organisations", "bank"), ("organisations", "clinic"),
+        ("four", "bank"), ("four", "clinic"), ("four", "school"), ("four", "shop"),
+    ):  # fmt: skip
+        (root / folder / name).mkdir(parents=True)
         for split, count in (("train", 20), ("test", 4)):
             rows = [{"prompt": f"{name} {index % 5}:", "completion": f" answer {index % 5}"} for index in range(count)]
-            (root / "organisations" / name / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+            (root / folder / name / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return root
 
 
@@ -80,3 +84,28 @@ def test_the_quickstart_runs_in_the_real_runtime(mode: str, inputs: Path, tmp_pa
         capture_output=True, text=True, check=True, timeout=600, env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     assert float(loaded.stdout.split()[-1]) != 0.0
+
+
+@pytest.mark.e2e
+def test_the_secure_example_runs_in_the_real_runtime(inputs: Path, tmp_path: Path) -> None:
+    names = ["bank", "clinic", "school", "shop"]
+    make_members(tmp_path / "members", names)
+    settings = (
+        f"base-model='{inputs / 'model'}' data-folder='{inputs / 'four'}' secure-folder='{tmp_path / 'members'}' "
+        "num-server-rounds=3 local-steps=4 max-length=48 learning-rate=0.02 bits=4 min-available-nodes=4"
+    )
+    command = [
+        sys.executable, "-c", "from distro_fed.cli.main import app; app()", "simulate",
+        str(ROOT / "examples" / "secure_federation"), "--nodes", "4", "--runs-dir", str(tmp_path), "--name", "run",
+        "--run-config", settings,
+    ]  # fmt: skip
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["clients"] == names
+    assert report["loss_after"]["per_client"].keys() == {"all members"}
+    assert report["loss_after"]["mean"] < report["loss_before"]["mean"]
+    assert not any(record["left_out"] or record["skipped"] for record in report["history"])
+    # two exchanges before the first round, three a round, and three for the final evaluation
+    assert report["exchanges_per_round"] == pytest.approx((2 + 3 * 3 + 3) / 3)
