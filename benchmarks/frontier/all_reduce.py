@@ -8,48 +8,27 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from benchmarks.frontier.baseline import Baseline
 from benchmarks.frontier.grid import Configuration
 from benchmarks.frontier.outcome import Outcome
-from benchmarks.frontier.product import run_config
 from benchmarks.frontier.tasks import Task
-from benchmarks.frontier.training_data import client_batches
-from distro_fed.clients.train_locally import learning_rate_at
-from distro_fed.model.configured import load_trainable
-from distro_fed.reporting.references import allreduce_bf16
-from distro_fed.settings import RunSettings
 
 
 def run(task: Task, configuration: Configuration) -> Outcome:
-    """One process computes the gradients of all clients in turn; bytes are those of a ring all-reduce in bfloat16."""
-    settings = RunSettings.from_run_config(run_config(task, configuration))
-    training = settings.training
-    torch.set_num_threads(max(1, training.threads))
-    loaded = load_trainable(settings)
-    model: Any = loaded.trainable.model
-    parameters = list(loaded.trainable.parameters.values())
-    clients = client_batches(task, configuration, settings, loaded.tokenizer)
-    optimizer = torch.optim.AdamW(
-        parameters, lr=0.0, betas=(training.adam_beta1, training.adam_beta2), weight_decay=training.weight_decay,
-        fused=True,
-    )  # fmt: skip
+    """One process computes the gradients of all clients together."""
+    baseline = Baseline.open(task, configuration)
+    optimizer = baseline.adamw()
     curve = []
-    model.train()
-    for step in range(configuration.steps):
-        loss = mean_loss(model, [batch_at(step) for batch_at in clients])
+    baseline.model.train()
+    for step in range(baseline.steps):
+        loss = mean_loss(baseline.model, [batch_at(step) for batch_at in baseline.clients])
         torch.autograd.backward(loss)
-        if training.max_grad_norm > 0:
-            torch.nn.utils.clip_grad_norm_(parameters, training.max_grad_norm)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate_at(step, configuration.steps, training)
+        baseline.clip()
+        baseline.set_rate(optimizer, step)
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
         curve.append(float(loss.detach()))
-    model.eval()
-    traffic = allreduce_bf16(
-        parameters=loaded.parameters, clients=configuration.clients, rounds=configuration.steps, local_steps=1
-    )
-    losses = task.losses(model, loaded.tokenizer)
-    return Outcome(losses, traffic.sent, traffic.received, loaded.parameters, configuration.steps, tuple(curve))
+    return baseline.outcome(curve)
 
 
 def mean_loss(model: Any, batches: Sequence[Mapping[str, torch.Tensor]]) -> torch.Tensor:

@@ -12,13 +12,13 @@ from distro_fed.data.batches import batch_at
 from distro_fed.data.load import load_examples
 from distro_fed.data.tokenize import tokenize_examples
 
+Batches = Callable[[int], "dict[str, torch.Tensor]"]
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
     from distro_fed.settings import RunSettings
-
-    Batches = Callable[[int], dict[str, torch.Tensor]]
 
 
 def client_batches(

@@ -143,9 +143,8 @@ def _text(style: str, text: str, anchor: str, place: str) -> str:
 def _marker(marker: Marker, x: _Scale) -> str:
     at = f"{x(marker.x):.1f}"
     # the word stands on the left of its line, where the chart always has room
-    return (
-        f'<line class="marker" x1="{at}" x2="{at}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        + _text("marker-label", marker.label, "end", f'x="{at}" dx="-6" y="{TOP + 12}"')
+    return f'<line class="marker" x1="{at}" x2="{at}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>' + _text(
+        "marker-label", marker.label, "end", f'x="{at}" dx="-6" y="{TOP + 12}"'
     )
 
 

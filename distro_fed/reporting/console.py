@@ -20,6 +20,7 @@ from distro_fed.reporting.units import (
 
 __all__ = ["ProgressView", "print_report"]
 
+
 def print_report(report: RunReport, console: Console) -> None:
     """Print losses and bytes of each organisation, the ratios, and where the model lies."""
     console.print()

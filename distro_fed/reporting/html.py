@@ -205,9 +205,7 @@ def _section(title: str, content: str, note: str) -> str:
     return f'<section class="card"><h2>{title}</h2>\n<div class="scroll">{content}</div>\n{note}</section>\n'
 
 
-def _table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, foot: Sequence[str] = (), words: bool = False
-) -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, foot: Sequence[str] = (), words: bool = False) -> str:
     kind = ' class="words"' if words else ""
     titles = "".join(f"<th{kind}>{title}</th>" for title in head)
 

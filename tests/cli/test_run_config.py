@@ -27,7 +27,7 @@ def test_an_app_is_read(app: FlowerApp) -> None:
         ("num-server-rounds=3 nested.key=1e-3", {"num-server-rounds": 3, "nested.key": 1e-3}),
         ("fail=full", {"fail": "full"}),
         ("fail=true", {"fail": True}),
-        ('  fail="two words"  run-dir=\'/a b/c\' ', {"fail": "two words", "run-dir": "/a b/c"}),
+        ("  fail=\"two words\"  run-dir='/a b/c' ", {"fail": "two words", "run-dir": "/a b/c"}),
         ("fail=packaged:smollm2-135m run-dir=/tmp/x", {"fail": "packaged:smollm2-135m", "run-dir": "/tmp/x"}),
         ("fail= run-dir=a=b", {"fail": "", "run-dir": "a=b"}),
         ("fail=[1]", {"fail": "[1]"}),
