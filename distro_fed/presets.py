@@ -15,7 +15,7 @@ COMPRESSOR_PRESETS: dict[str, dict[str, Any]] = {
     "dct-topk": {"density": 1 / 512},
     "dense": {},
 }
-LEARNING_RATES = {"lora": 5e-3, "full": 1e-4, "subspace": 2e-2}
+LEARNING_RATES = {"lora": 5e-3, "full": 1e-4, "subspace": 2e-2, "core": 5e-2}
 
 #: whole pipelines by name, for the setting ``preset``. docs/frontier.md has what is measured about them so far.
 PIPELINES: dict[str, dict[str, Any]] = {

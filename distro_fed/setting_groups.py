@@ -25,7 +25,7 @@ class ModelSettings:
     #: allow the hub to be asked for a model or data set that is not on this machine
     allow_download: bool = False
     #: what of a LoRA pair B A is trained: ``both``, ``b`` (A stays as it was drawn, the same everywhere),
-    #: ``alternating`` (B in odd rounds, A in even ones) or ``core`` (an r x r matrix between a fixed A and a fixed B).
+    #: ``alternating`` (B in the first update, A in the next) or ``core`` (an r x r matrix between fixed A and B).
     #: The last three are exact under averaging: the mean of the members' products is the product of the means.
     lora_factors: str = "both"
     #: fields of the PEFT configuration, from keys ``peft.*``; ``type`` names the method (default LORA)

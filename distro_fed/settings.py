@@ -289,6 +289,7 @@ def _complete(settings: RunSettings) -> RunSettings:
     training = settings.training
     if not training.learning_rate:
         family = "subspace" if name == "subspace" else settings.model.mode
+        family = "core" if settings.model.lora_factors == "core" else family
         training = replace(training, learning_rate=LEARNING_RATES[family])
     state_dir = settings.state_dir
     if state_dir == "auto":

@@ -21,6 +21,11 @@ def test_one_key_switches_the_mode_and_the_rest_follows() -> None:
     assert full.training.learning_rate > 0
 
 
+def test_what_trains_few_values_moves_them_further() -> None:
+    assert read(lora_factors="core").training.learning_rate > read().training.learning_rate
+    assert read(lora_factors="b").training.learning_rate == read().training.learning_rate
+
+
 def test_downlink_follows_the_uplink_unless_it_is_given() -> None:
     assert read(bits=3).compression.downlink_bits == 3
     assert read(bits=3, downlink_bits=2).compression.downlink_bits == 2

@@ -35,8 +35,8 @@ def run(task: Task, configuration: Configuration) -> Outcome:
     nodes = [{"train-data": str(path), "name": path.parent.name} for path in task.clients(configuration.clients)]
     rounds = settings.federation.num_server_rounds
     with tempfile.TemporaryDirectory() as state:
-        if settings.compression.error_feedback:
-            config["state-dir"] = state
+        # clients keep the replica, or they would be sent every update again; a residual is kept only if it is asked for
+        config["state-dir"] = state
         grid = LocalGrid(make_client_app(), configuration.clients, run_config=config, node_configs=nodes)
         strategy.start(grid, loaded.trainable, rounds)
     loaded.trainable.write(strategy.replica.values)

@@ -13,8 +13,8 @@ from flwr.app import Context, Message, RecordDict
 from distro_fed.clients.masked_upload import MaskedUpload
 from distro_fed.clients.process_state import ProcessState
 from distro_fed.errors import LedgerError, Refused, SecureAggregationError
-from distro_fed.transport.records import Reply, read_request, reply_records
-from distro_fed.transport.secure_records import add_messages, read_messages
+from distro_fed.transport.records import CONFIG, Reply, read_request, reply_records
+from distro_fed.transport.secure_records import add_messages, read_messages, request_digest
 
 OpenUpload = Callable[[], MaskedUpload]
 
@@ -70,10 +70,11 @@ def _masks(
         return None
     if member is None:
         raise _no_files()
+    asked = request_digest(message.content.config_records[CONFIG])
 
     def reply(work: Callable[[OpenUpload], tuple[Reply, bytes]]) -> RecordDict:
         try:
-            words, masked = work(lambda: MaskedUpload.open(member, deliveries[0], context))
+            words, masked = work(lambda: MaskedUpload.open(member, deliveries[0], context, asked))
         except (Refused, LedgerError) as error:
             return add_messages(RecordDict(), [member.session.refusal(error, deliveries[0])])
         content = reply_records(words)

@@ -33,14 +33,17 @@ class MaskedUpload:
         What the server has sent for this round, checked.
     context : flwr.app.Context
         Carries the member's state.
+    request : bytes
+        Digest of what the server asks for.
     """
 
     member: SecureMember
     delivery: Delivery
     context: Context
+    request: bytes
 
     @classmethod
-    def open(cls, member: SecureMember, message: bytes, context: Context) -> MaskedUpload:
+    def open(cls, member: SecureMember, message: bytes, context: Context, request: bytes) -> MaskedUpload:
         """Check a delivery.
 
         Raises
@@ -48,7 +51,7 @@ class MaskedUpload:
         Refused
             With the reason; nothing has changed.
         """
-        return cls(member, member.session.receive_shares(message, kept_state(context)), context)
+        return cls(member, member.session.receive_shares(message, kept_state(context)), context, request)
 
     @property
     def rounding_seed(self) -> int:
@@ -82,7 +85,7 @@ class MaskedUpload:
         answer = self.member.session.send_masked(
             self.delivery,
             vector,
-            model=model_digest(replica.chain),
+            model=model_digest(replica.chain + self.request),
             layout=layout_digest(space),
             plan=plan_digest(replica.agreement.run),
         )

@@ -17,7 +17,6 @@ from distro_fed.optim.exchange import Alone, Answer, Exchange, PeerState
 from distro_fed.optim.frames import FrameCoder, next_chain
 from distro_fed.optim.momentum import LocalMomentum, LocalStep, MomentumOptions
 from distro_fed.optim.parameter_step import step_parameters
-from distro_fed.optim.votes import Rule
 
 _KEY = "distro"
 
@@ -27,19 +26,20 @@ class DistroAdamW(Optimizer):
 
     Every peer holds the whole model and its own momentum buffer, and calls :meth:`step` after ``backward`` on its own
     batch; gradients are never averaged (with DistributedDataParallel: under ``model.no_sync()``). A step is DeMo's
-    (Peng et al., arXiv 2411.19870, Algorithm 1), with one bit for each coefficient that is sent::
+    (Peng et al., arXiv 2411.19870, Algorithm 1), but that peers exchange the signs of coefficients, not their values::
 
-        e  <- beta e + eta g                    # decoupled momentum, the learning rate inside
-        q  <- the k largest of T e in each chunk    # T: orthonormal DCT-II of 64 x 64
-        e  <- e - T' q                          # what was sent leaves the buffer, with its full value
-        Q  <- aggregate of sign(q) over peers   # the only exchange
+        e <- beta e + eta g                    decoupled momentum, with the learning rate inside
+        q <- the k largest of T e per chunk    T: orthonormal DCT-II of 64 x 64
+        e <- e - T' q                          what is sent leaves the buffer with its full value
+        Q <- mean of sign(q) over the peers that sent the coefficient
         theta <- (1 - eta lambda) theta - eta sign(T' Q)
 
-    **What "AdamW" means.** Weight decay is decoupled, as in AdamW, and as in Adam early in training every coordinate
-    moves by the learning rate; so learning rates and schedules of AdamW can be kept. With ``local_step="gradient"``
-    that is all: this is the published DeMo update. With ``local_step="adamw"`` the direction ``m / (sqrt(v) + eps)``
-    of a local AdamW takes the place of ``g`` in the first line. The moments stay at the peer. This is a variant
-    of this package's own; the report on DisTrO does not say what its DisTrO-AdamW does.
+    **What "AdamW" means.** Weight decay is decoupled, and the step of every coordinate is the learning rate or zero,
+    much as AdamW's is early in training; so AdamW's learning rate and schedule are where to start. With
+    ``local_step="gradient"`` that is all of it: DeMo as published, signs apart. With ``local_step="adamw"``
+    the direction ``m / (sqrt(v) + eps)`` of an AdamW at the peer takes the place of ``g`` in the first line; its
+    moments are not exchanged. That is a variant of this package; the report on DisTrO does not say how its
+    DisTrO-AdamW uses the moments.
 
     Parameters
     ----------
@@ -55,8 +55,6 @@ class DistroAdamW(Optimizer):
         Decay ``beta`` of the buffer, at least 0 and below 1.
     weight_decay : float
         ``lambda``, decoupled.
-    aggregate : str
-        ``"mean"``: a coefficient is the mean over the peers that sent it, as in DeMo's code; ``"sum"``: their sum.
     local_step : str
         ``"gradient"`` or ``"adamw"``, see above.
     betas, eps
@@ -91,7 +89,6 @@ class DistroAdamW(Optimizer):
         k: int = 1,
         momentum: float = 0.999,
         weight_decay: float = 0.0,
-        aggregate: Rule = "mean",
         local_step: LocalStep = "gradient",
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
@@ -106,7 +103,7 @@ class DistroAdamW(Optimizer):
             trained = [parameter for parameter in group["params"] if parameter.requires_grad]
             self.parameters += trained
             self._group_of += [index] * len(trained)
-        self.coder = FrameCoder.of_parameters(self.parameters, k, aggregate)
+        self.coder = FrameCoder.of_parameters(self.parameters, k)
         self._options = MomentumOptions(momentum, local_step, betas, eps)
         self.momentum = self.new_momentum()
         self.exchange: Exchange = Alone() if exchange is None else exchange
@@ -182,7 +179,7 @@ class DistroAdamW(Optimizer):
         else:
             total = self.coder.open_answer(answer.total, self.steps, chain)
         rates, decays = self._rates("lr"), self._rates("weight_decay")
-        step_parameters(self.parameters, self.coder.order, total.votes, self.coder.rule, rates, decays)
+        step_parameters(self.parameters, self.coder.order, total.votes, rates, decays)
         self._chain = next_chain(chain, total.votes, rates, decays)
         self.steps += 1
         self.peers = total.peers

@@ -17,7 +17,7 @@ from distro_fed.errors import LayoutMismatch, SettingsError, UpdateError, WrongB
 from distro_fed.layout import Layout, TensorSpec
 from distro_fed.optim.coefficient_order import CHUNK_VALUES, CoefficientOrder
 from distro_fed.optim.vote_codes import VoteSum, decode_sum, decode_votes, encode_sum, encode_votes
-from distro_fed.optim.votes import RULES, Rule, Votes
+from distro_fed.optim.votes import Votes
 from distro_fed.update import Kind, Update, check_update, parse_frame
 
 #: numbers below 64 are left to the compressors
@@ -36,22 +36,17 @@ class FrameCoder:
         Trainable tensors, and the numbers of their coefficients.
     k : int
         Coefficients of a full chunk in one frame, 1 to 4096.
-    rule : str
-        ``"mean"`` or ``"sum"``.
     """
 
     order: CoefficientOrder
     k: int
-    rule: Rule
 
     def __post_init__(self) -> None:
         if not (isinstance(self.k, int) and 1 <= self.k <= CHUNK_VALUES):
             raise SettingsError(f"k = {self.k!r}; a chunk of {CHUNK_VALUES} values sends 1 to {CHUNK_VALUES} of them")
-        if self.rule not in RULES:
-            raise SettingsError(f"aggregate = {self.rule!r}; choose one of {', '.join(RULES)}")
 
     @classmethod
-    def of_parameters(cls, parameters: Iterable[nn.Parameter], k: int, rule: Rule = "mean") -> FrameCoder:
+    def of_parameters(cls, parameters: Iterable[nn.Parameter], k: int) -> FrameCoder:
         """Coder for the parameters of a model, those left out that have ``requires_grad=False``.
 
         Values are not looked at: a model on the meta device is enough.
@@ -59,7 +54,7 @@ class FrameCoder:
         Raises
         ------
         SettingsError
-            If ``k`` or ``rule`` is out of range.
+            If ``k`` is out of range.
         LayoutMismatch
             If nothing is left, or a parameter is not float32, bfloat16 or float16.
         """
@@ -69,7 +64,7 @@ class FrameCoder:
         )
         if not layout.numel:
             raise LayoutMismatch("there is no parameter to train: none was given, or all have requires_grad=False")
-        return cls(CoefficientOrder(layout), k, rule)
+        return cls(CoefficientOrder(layout), k)
 
     def frame(self, steps: int, chain: bytes, votes: Votes) -> bytes:
         """Votes of one peer on the step that follows ``steps`` others."""
@@ -103,13 +98,9 @@ class FrameCoder:
                 raise type(error)(f"peer {peer}: {error}") from error
         return VoteSum(tuple(sorted(frames)), Votes.total(parts))
 
-    @property
-    def _parameters(self) -> int:
-        return self.k << 8 | RULES.index(self.rule)
-
     def _wrap(self, kind: Kind, steps: int, chain: bytes, body: bytes) -> bytes:
         layout = self.order.layout.digest
-        return Update(kind, CODEC, self._parameters, steps + 1, steps, RUN, layout, chain, body).to_bytes()
+        return Update(kind, CODEC, self.k, steps + 1, steps, RUN, layout, chain, body).to_bytes()
 
     def _check(self, frame: bytes, kind: Kind, steps: int, chain: bytes) -> Update:
         update = parse_frame(frame)
@@ -122,7 +113,7 @@ class FrameCoder:
                 base_version=steps,
                 chain=chain,
                 codec=CODEC,
-                parameters=self._parameters,
+                parameters=self.k,
             )
         except WrongBase as error:
             raise WrongBase(
@@ -130,7 +121,7 @@ class FrameCoder:
                 "weight decay: make them equal with synchronise()"
             ) from None
         except WrongCodec as error:
-            raise WrongCodec(f"{error}; k and the rule must be the same for all peers") from None
+            raise WrongCodec(f"{error}; k must be the same for all peers") from None
         return update
 
 

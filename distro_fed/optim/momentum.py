@@ -93,16 +93,18 @@ class LocalMomentum:
     def add_gradients(self, parameters: Sequence[nn.Parameter], rates: Sequence[float]) -> None:
         """Decay the buffer and add the gradients of ``parameters``, each times its learning rate.
 
-        A parameter without a gradient counts as one whose gradient is zero.
+        A parameter without a gradient counts as one whose gradient is zero. What was taken out before and not
+        delivered returns first.
 
         Raises
         ------
         TrainingError
             If a gradient is not finite. Nothing has been changed then.
         """
-        _check_gradients(parameters)
-        self.steps += 1
         device = self.coefficients.device
+        _check_gradients(parameters, device)
+        self.give_back()
+        self.steps += 1
         scratch = torch.empty(max(spec.numel for spec in self._order.layout), device=device)
         tensors = zip(parameters, rates, self._order.single_layouts, self._order.layout.slices(), strict=True)
         for parameter, rate, layout, (_, where) in tensors:
@@ -186,7 +188,7 @@ class LocalMomentum:
         torch.div(first, gradient, out=gradient).div_(1 - beta1**self.steps)
 
 
-def _check_gradients(parameters: Sequence[nn.Parameter]) -> None:
+def _check_gradients(parameters: Sequence[nn.Parameter], device: torch.device) -> None:
     largest = {}
     for index, parameter in enumerate(parameters):
         if parameter.grad is None or parameter.numel() == 0:
@@ -196,9 +198,9 @@ def _check_gradients(parameters: Sequence[nn.Parameter]) -> None:
                 f"parameter {index} has a gradient of layout {parameter.grad.layout}; use dense gradients "
                 "(nn.Embedding with sparse=False)"
             )
-        largest[index] = torch.linalg.vector_norm(parameter.grad.detach(), float("inf"))
-    values = torch.stack([value.float().cpu() for value in largest.values()]) if largest else torch.zeros(0)
-    for index, value in zip(largest, values.tolist(), strict=True):
+        largest[index] = torch.linalg.vector_norm(parameter.grad.detach(), float("inf")).to(device, torch.float32)
+    values = torch.stack(list(largest.values())).tolist() if largest else []
+    for index, value in zip(largest, values, strict=True):
         if not value < float("inf"):  # a NaN compares false
             raise TrainingError(
                 f"the gradient of parameter {index} holds {value}: training diverged or a loss overflowed; nothing was "

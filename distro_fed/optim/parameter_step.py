@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from distro_fed.optim.coefficient_order import CoefficientOrder
-from distro_fed.optim.votes import Rule, Votes
+from distro_fed.optim.votes import Votes
 
 # Cosines times 2**15, twice, times votes whose magnitudes in a chunk sum to 2**23 at most: exact below 2**53.
 _BASIS_ONE = 2**15
@@ -34,7 +34,6 @@ def step_parameters(
     parameters: Sequence[nn.Parameter],
     order: CoefficientOrder,
     votes: Votes,
-    rule: Rule,
     rates: Sequence[float],
     decays: Sequence[float],
 ) -> None:
@@ -49,7 +48,7 @@ def step_parameters(
     rates, decays : sequence of float
         Learning rate ``eta`` and weight decay ``lambda`` of each parameter.
     """
-    values = votes.coefficients(rule)
+    values = votes.coefficients()
     device = parameters[0].device
     if device.type == "mps":  # has no float64
         device = torch.device("cpu")

@@ -43,8 +43,6 @@ from distro_fed.optim.votes import Votes
 _FIXED, _GAPS = 0, 1
 _HEAD = struct.Struct("<BIQ")
 _SUM_HEAD = struct.Struct("<QQQQQ")
-#: ids of peers are below it
-PEER_IDS = 2**32
 
 
 def encode_votes(votes: Votes, order: CoefficientOrder, k: int) -> bytes:

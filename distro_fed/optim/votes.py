@@ -9,15 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: how votes become a coefficient
-Rule = Literal["mean", "sum"]
-RULES: tuple[Rule, ...] = ("mean", "sum")
-_MEAN_ONE = 2**11
+# Coefficients are whole numbers of this part.
+_ONE = 2**11
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +53,12 @@ class Votes:
         )
         return cls(numbers[starts], *sums)
 
-    def coefficients(self, rule: Rule) -> NDArray[np.float64]:
-        """Aggregated coefficients up to a positive factor, as whole numbers, so that sums of them are exact.
+    def coefficients(self) -> NDArray[np.float64]:
+        """Mean vote on each coefficient in units of 2**-11, rounded to whole numbers, so that sums of them are exact.
 
-        ``mean`` divides by the peers that voted on the coefficient, as the public DeMo code does, and rounds to units
-        of 2**-11; ``sum`` does not, so a coefficient that more peers chose weighs more.
+        The mean is over those who voted on it, as in the public DeMo code, not over all peers.
         """
-        difference = (self.positive - self.negative).astype(np.float64)
-        return np.rint(difference * _MEAN_ONE / (self.positive + self.negative)) if rule == "mean" else difference
+        return np.rint(_ONE * (self.positive - self.negative) / (self.positive + self.negative))
 
     def digest(self) -> bytes:
         """16 bytes over all of it."""

@@ -12,10 +12,11 @@ from flwr.serverapp import Grid
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout
 from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest
-from distro_fed.secure_aggregation.policy import Policy
+from distro_fed.secure_aggregation.policy import Policy, check_policy
 from distro_fed.secure_aggregation.proposal import make_proposal
 from distro_fed.secure_aggregation.roster import Roster
 from distro_fed.secure_aggregation.server_session import SecureSum
+from distro_fed.secure_aggregation.weighting import Weighting
 from distro_fed.strategies.distro import DistroStrategy
 from distro_fed.strategies.intake import Refused
 from distro_fed.strategies.secure_round import SecureRound, agree, finish
@@ -27,6 +28,8 @@ from distro_fed.strategies.secure_training_round import (
     take_masked,
     update_count,
 )
+from distro_fed.transport.records import CONFIG, Request, request_records
+from distro_fed.transport.secure_records import request_digest
 
 if TYPE_CHECKING:
     from distro_fed.compression.quantized import Quantized
@@ -57,13 +60,15 @@ class SecureDistroStrategy(DistroStrategy):
     Raises
     ------
     SettingsError
-        The compressor's updates cannot be summed as integers, or not all nodes are asked.
+        The compressor's updates cannot be summed as integers, not all nodes are asked, or members with this policy
+        would refuse every round.
     """
 
     def __init__(self, *, roster: Roster, policy: Policy, **options: Any) -> None:
         super().__init__(**options | {"weighted_by_key": None})
         self.roster, self.policy = roster, policy
         self._code = _integer_code(self)
+        _check_policy(roster, policy, self._code)
         if self.fraction_train < 1.0:
             raise SettingsError(
                 f"fraction-train = {self.fraction_train:g} with secure aggregation: the server could compare the sums "
@@ -73,12 +78,20 @@ class SecureDistroStrategy(DistroStrategy):
         self._evaluation: SecureRound | None = None
         self._grid: Grid | None = None
         self._rounds = 0
+        self._train_config = ConfigRecord()
 
     def prepare(self, initial: Any, run_id: int, num_rounds: int) -> Any:
         """As ``DistroStrategy.prepare``."""
         self._agreed = self._evaluation = None
         self._rounds = num_rounds
         return super().prepare(initial, run_id, num_rounds)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As ``DistroStrategy.configure_train``."""
+        self._train_config = config
+        return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -99,7 +112,7 @@ class SecureDistroStrategy(DistroStrategy):
             return []
         current = self._agreed_round(server_round + 1, grid, evaluation=True)
         self._evaluation = current
-        deliveries = current.deliveries(model_digest(self.replica.chain))
+        deliveries = current.deliveries(self._model(server_round, config, evaluate=True))
         return self.courier.messages(
             list(deliveries), MessageType.EVALUATE, server_round, config, evaluate=True, secure=deliveries
         )
@@ -122,9 +135,12 @@ class SecureDistroStrategy(DistroStrategy):
         return MetricRecord({"held-out-loss": loss})
 
     def _open_round(self, server_round: int, cohort: list[int], grid: Grid) -> tuple[list[int], Mapping[int, bytes]]:
-        del cohort
         current = self._agreed_round(server_round, grid, evaluation=False)
-        deliveries = current.deliveries(model_digest(self.replica.chain))
+        if not cohort:
+            current.abandon("there are fewer nodes than the run asks for")
+        # as DistroStrategy.configure_train decides: members that are asked for something else refuse
+        evaluate = server_round == 1 or (self.evaluate_every > 0 and (server_round - 1) % self.evaluate_every == 0)
+        deliveries = current.deliveries(self._model(server_round, self._train_config, evaluate=evaluate))
         self._run_state.round = SecureTrainingRound(
             current, self._space(server_round, self.replica.version), self._code, self.members,
             lambda: self._finish(current),
@@ -135,9 +151,12 @@ class SecureDistroStrategy(DistroStrategy):
         """The round as it was agreed on together with the end of the one before; else it is agreed on now."""
         self._grid = grid
         agreed, self._agreed = self._agreed, None
-        if agreed is not None and agreed.proposal.round == round_ and not agreed.aborted:
-            return agreed
-        current = self._propose(round_, self.replica.version, evaluation=evaluation, attempt=1 if agreed is None else 2)
+        current = self._propose(round_, self.replica.version, evaluation=evaluation, attempt=1)
+        if agreed is not None:
+            # after a round that was skipped, the version and with it the space may be another one
+            if agreed.proposal == current.proposal and not agreed.aborted:
+                return agreed
+            current = self._propose(round_, self.replica.version, evaluation=evaluation, attempt=2)
         agree(self._ask, current, grid.get_node_ids())
         self._learn_names(current)
         return current
@@ -149,7 +168,8 @@ class SecureDistroStrategy(DistroStrategy):
         if evaluation and self.fraction_evaluate == 0.0:
             return finish(self._ask, ending, None, [])
         # what comes next works on the version that this round leads to
-        self._agreed = self._propose(following, self.replica.version + 1, evaluation=evaluation, attempt=1)
+        version = self.replica.version + (0 if ending.aborted else 1)
+        self._agreed = self._propose(following, version, evaluation=evaluation, attempt=1)
         found = finish(self._ask, ending, self._agreed, self._grid.get_node_ids() if self._grid else [])
         self._learn_names(self._agreed)
         return found
@@ -169,6 +189,13 @@ class SecureDistroStrategy(DistroStrategy):
             plan=plan_digest(agreement.run),
         )
         return SecureRound(self.roster, proposal, self.policy.min_survivors)
+
+    def _model(self, round_: int, config: ConfigRecord, *, evaluate: bool) -> bytes:
+        """Digest of what members are to work on: the model, and everything else that the request says."""
+        replica = self.replica
+        request = Request(round_, self._rounds, replica.version, replica.chain, replica.agreement.run, evaluate)
+        records = request_records(request, ArrayRecord(), config)
+        return model_digest(replica.chain + request_digest(records.config_records[CONFIG]))
 
     def _space(self, round_: int, version: int) -> Layout:
         agreement = self.replica.agreement
@@ -194,3 +221,15 @@ def _integer_code(strategy: DistroStrategy) -> Quantized:
             "in mode 'full' 'subspace' or 'lowrank'"
         )
     return code
+
+
+def _check_policy(roster: Roster, policy: Policy, code: Quantized) -> None:
+    """Raise :class:`SettingsError` for what would make members with the same files refuse in every round."""
+    problems = check_policy(policy, roster)
+    low, high = policy.bits
+    if not low <= code.bits <= high:
+        problems.append(f"updates have {code.bits} bits a value, and the policy allows {low} to {high}")
+    if Weighting.UNIFORM not in policy.weights:
+        problems.append("all members count the same here, and the policy does not allow the weighting 'uniform'")
+    if problems:
+        raise SettingsError(f"no round could ever be agreed on: {'; '.join(problems)}")

@@ -96,6 +96,10 @@ class SecureRound:
         self.left_out.pop(node_id, None)
         return True
 
+    def abandon(self, reason: str) -> None:
+        """Do not go on with this attempt."""
+        self._abort(RoundAborted(reason))
+
     def names(self) -> dict[int, str]:
         """For every node that has proved to be a member, which one."""
         return {node_id: self._roster.members[member].name for member, node_id in self._nodes.items()}

@@ -14,7 +14,7 @@ from distro_fed.secure_aggregation.update_vector import MeanUpdate, mean_of_sum,
 from distro_fed.strategies.intake import Masked, Refused, parse
 from distro_fed.strategies.members import Members
 from distro_fed.strategies.secure_round import SecureRound
-from distro_fed.transport.records import CONFIG, Reply
+from distro_fed.transport.records import CONFIG
 from distro_fed.transport.secure_records import read_messages
 
 if TYPE_CHECKING:
@@ -91,20 +91,18 @@ class SecureTrainingRound:
         sizes = [spec.numel for spec in self._space]
         mean = mean_of_sum(found.sums, sizes, q=self._code.bits, members=len(found.survivors), metrics=METRICS)
         loss, held_out, present = mean.numbers
-        self.metrics[EVERYBODY] = {"train-loss": loss, "num-examples": float(len(found.survivors))}
+        self.metrics[EVERYBODY] = {"train-loss": loss, "members": float(len(found.survivors))}
         if present:
             self.metrics[EVERYBODY]["held-out-loss"] = held_out / present
         return torch.from_numpy(mean.coefficients)
 
 
 def take_masked(secure: SecureRound, node_id: int, message: Message) -> Masked | Refused:
-    """Hand the masked vector in a reply to the round."""
-    reply: Reply | None = None
+    """Hand the masked vector in a reply to the round; metrics that come with it in clear are not looked at."""
     if message.has_error() or CONFIG in message.content:  # a refusal of the protocol comes without
         parsed = parse(message)
         if isinstance(parsed, Refused):
             return parsed
-        reply = parsed
     try:
         masked = read_messages(message.content)
     except Exception as error:  # whatever one member sends, the round goes on without it
@@ -113,7 +111,7 @@ def take_masked(secure: SecureRound, node_id: int, message: Message) -> Masked |
         return Refused("it holds no masked vector")
     if not secure.take(node_id, masked[0]):
         return Refused(secure.left_out.get(node_id, secure.aborted))
-    return Masked(reply)
+    return Masked(None)
 
 
 def update_count(space: Layout, code: Quantized) -> int:

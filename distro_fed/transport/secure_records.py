@@ -7,6 +7,7 @@ next share an exchange.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
@@ -51,6 +52,15 @@ def read_messages(content: RecordDict) -> list[bytes]:
         messages.append(bytes(data[_LENGTH_BYTES : _LENGTH_BYTES + size]))
         data = data[_LENGTH_BYTES + size :]
     return messages
+
+
+def request_digest(config: ConfigRecord) -> bytes:
+    """32-byte digest of everything that a request says beside its frames.
+
+    Members sign it with the model that they train on. Otherwise a server could ask only one of them for its held-out
+    loss, or give all others a configuration under which they learn nothing, and read that one's numbers off the sum.
+    """
+    return hashlib.sha256(repr(sorted(config.items())).encode()).digest()
 
 
 def kept_state(context: Context) -> bytes:

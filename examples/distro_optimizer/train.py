@@ -34,6 +34,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--k", type=int, default=8, help="coefficients that a chunk of 4096 values sends in a step")
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--momentum", type=float, default=0.95, help="0.999 for thousands of steps, less for few")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--length", type=int, default=128, help="bytes of text in one sequence")
     parser.add_argument("--hidden", type=int, default=128, help="width of the model")
@@ -96,7 +97,7 @@ def train(peer: int, options: argparse.Namespace, folders: Sequence[Path], port:
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     model = new_model(options)
-    optimizer = DistroAdamW(model.parameters(), lr=options.lr, k=options.k)
+    optimizer = DistroAdamW(model.parameters(), lr=options.lr, k=options.k, momentum=options.momentum)
     if options.topology == "aggregator":
         optimizer.exchange = AggregatorLink(store, peer)
     else:

@@ -103,6 +103,10 @@ def test_an_aggregate_of_nothing_gives_a_public_basis() -> None:
     assert key.memory is not None
     basis = key.memory.view(4, 40)
     torch.testing.assert_close(basis @ basis.T, torch.eye(4), atol=5e-4, rtol=0)
+    # another one in every version that needs it
+    later = after(compressor, torch.zeros(compressor.space(MATRIX, FIRST).numel), MATRIX, RoundKey(7, 3, 2))
+    assert later.memory is not None
+    assert (basis @ later.memory.view(4, 40).T).abs().max() < 0.9
 
 
 def test_memory_is_as_long_as_its_layout_says(layout: Layout) -> None:

@@ -15,7 +15,7 @@ from distro_fed.errors import SettingsError
 Rows = NDArray[np.float32]
 
 
-def make(rows: Rows) -> Rows:
+def make(rows: NDArray[np.floating]) -> Rows:
     return orthonormal_rows(rows, lambda: coarse(public_rows("spare", rows.shape[1], rows.shape[0])))
 
 
@@ -56,6 +56,14 @@ def test_rows_that_depend_on_others_are_replaced(rank: int) -> None:
     # a basis of spare rows that lie in the span of what is there already
     spare = coarse(public_rows("spare", 7, rank))
     assert_orthonormal(orthonormal_rows(np.concatenate([spare[1:], zeros[:1]]), lambda: spare))
+
+
+def test_rows_that_nearly_depend_on_those_before_them() -> None:
+    """Each is 250 times longer inside the span of those before it than outside; once would amplify errors as often."""
+    directions = np.linalg.qr(np.random.default_rng(0).standard_normal((60, 9)))[0].T
+    rows = np.tril(np.ones((9, 9)), -1) @ directions + 0.004 * directions
+    rows[0] = directions[0]
+    assert_orthonormal(make(rows))
 
 
 def test_more_rows_than_there_can_be_are_refused() -> None:

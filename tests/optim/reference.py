@@ -119,10 +119,10 @@ class ReferenceAdam:
         return out
 
 
-def update(shapes: Sequence[tuple[int, ...]], votes: Sequence[Signs], rule: str) -> list[Array]:
-    """Inverse DCT of the aggregate, before its sign is taken."""
+def update(shapes: Sequence[tuple[int, ...]], votes: Sequence[Signs]) -> list[Array]:
+    """Inverse DCT of the mean over those who sent a coefficient, before its sign is taken."""
     total = [np.zeros(shape) for shape in shapes]
     for name in {name for vote in votes for name in vote}:
         said = [vote[name] for vote in votes if name in vote]
-        total[name[0]][name[1]] = sum(said) / (len(said) if rule == "mean" else 1)
+        total[name[0]][name[1]] = sum(said) / len(said)
     return [transform(coefficients, inverse=True) for coefficients in total]

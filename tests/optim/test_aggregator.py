@@ -255,6 +255,19 @@ def test_who_leaves_is_not_waited_for_and_the_last_one_ends_it() -> None:
     assert not thread.is_alive()
 
 
+def test_an_aggregator_that_is_started_again_goes_on() -> None:
+    optimizers = [DistroAdamW(weights(), **options()) for _ in range(2)]
+    for start in (0, 2):
+        store = dist.HashStore()
+        with serving(store, min_peers=2, steps=start):
+            for peer, optimizer in enumerate(optimizers):
+                optimizer.exchange = AggregatorLink(store, peer)
+            for step in range(start, start + 2):
+                step_all(optimizers, step)
+    digest = simulate(4, 2, "aggregator").optimizer.parameter_digest()
+    assert {optimizer.parameter_digest() for optimizer in optimizers} == {digest}
+
+
 def test_without_an_aggregator_or_a_donor() -> None:
     peer = new_peer(dist.HashStore(), 0, timeout=0.1)
     with pytest.raises(PeerLost, match="no answer to step 0"):
@@ -300,12 +313,14 @@ def train(port: int, peer: int, dies_at: int = -1, joins: bool = False) -> dict[
     if joins:
         optimizer.synchronise()
     store, used = connect(port), set[int]()
-    wait_for = {4: "state/wanted", 5: "event/3"}  # the new peer has asked for parameters, and has sent its first frame
     while optimizer.steps < 8:
         if optimizer.steps == dies_at:
             die()
-        if not joins and optimizer.steps in wait_for:
-            store.wait([wait_for[optimizer.steps]], timedelta(seconds=PATIENCE))
+        if not joins and optimizer.steps == 4:  # until the new peer has asked for parameters: this step hands them over
+            while not store.add("state/wanted", 0):
+                time.sleep(0.01)
+        if not joins and optimizer.steps == 5:  # until the new peer has sent its first frame
+            store.wait(["event/3"], timedelta(seconds=PATIENCE))
         set_gradients(optimizer.parameters, optimizer.steps, peer)
         optimizer.step()
         used |= set(optimizer.peers)

@@ -88,6 +88,16 @@ def test_what_was_delivered_does_not_come_back() -> None:
     assert torch.equal(momentum.coefficients, rest)
 
 
+def test_what_was_never_delivered_returns_before_the_next_gradient() -> None:
+    momentum, whole = momentum_of(), momentum_of()
+    for seed in range(2):
+        momentum.add_gradients(weights(seed), [1.0, 1.0])
+        whole.add_gradients(weights(seed), [1.0, 1.0])
+        if seed == 0:
+            momentum.take(7)
+    assert torch.equal(momentum.coefficients, whole.coefficients)
+
+
 @pytest.mark.parametrize("local_step", ["gradient", "adamw"])
 def test_cleared_it_is_as_new(local_step: LocalStep) -> None:
     momentum, new = momentum_of(local_step), momentum_of(local_step)

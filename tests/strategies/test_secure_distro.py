@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 
 from distro_fed.compression import make_compressor
 from distro_fed.compression.base import Compressor
@@ -16,6 +16,7 @@ from distro_fed.secure_aggregation.identity import Identity, create_identity
 from distro_fed.secure_aggregation.member_files import IDENTITY_FILE, POLICY_FILE, ROSTER_FILE
 from distro_fed.secure_aggregation.policy import Policy, create_policy
 from distro_fed.secure_aggregation.roster import Member, Roster, create_roster
+from distro_fed.secure_aggregation.weighting import Weighting
 from distro_fed.strategies.secure_distro import SecureDistroStrategy
 from tests import federation
 
@@ -39,9 +40,8 @@ class Members:
     def run(self, compressor: Compressor, **options: Any) -> tuple[SecureDistroStrategy, Any]:
         strategy = {"roster": self.roster, "policy": self.policy, **options.pop("strategy", {})}
         nodes = [{"secure-folder": str(own)} for own in self.folders]
-        server, grid = federation.run(
-            compressor=compressor, kind=SecureDistroStrategy, strategy=strategy, node_configs=nodes, **options
-        )
+        options = {"kind": SecureDistroStrategy, "node_configs": nodes, **options}
+        server, grid = federation.run(compressor=compressor, strategy=strategy, **options)
         assert isinstance(server, SecureDistroStrategy)
         return server, grid
 
@@ -64,7 +64,7 @@ def test_the_model_is_that_of_plain_aggregation(members: Members, compressor: Co
     assert secure.replica.version == plain.replica.version == 3
     # a handful of values a tensor: their scales differ widely, and the mean takes the mean scale
     moves = [server.replica.values - start for server in (secure, plain)]
-    assert float(torch.cosine_similarity(*moves, dim=0)) > 0.8
+    assert float(torch.cosine_similarity(moves[0], moves[1], dim=0)) > 0.8
 
 
 def test_losses_are_means_over_all_members(members: Members) -> None:
@@ -121,6 +121,67 @@ def test_with_too_few_members_the_round_is_skipped(members: Members) -> None:
     secure, _ = members.run(make_compressor("quantized", bits=8), drop=drop, rounds=2)
     assert secure.replica.version == 0
     assert torch.equal(secure.replica.values, federation.make_model().read())
+
+
+@pytest.mark.parametrize("retries", [1, 3])
+def test_after_a_skipped_round_the_space_is_that_of_the_version(tmp_path: Path, retries: int) -> None:
+    # the space of lowrank changes with the version, and the next round was agreed on for one that did not come
+    members = Members(tmp_path, Policy(min_cohort=3, min_survivors=2, max_attempts=retries))
+    asked: dict[int, int] = {}
+
+    def drop(message: Message, node_id: int) -> bool:
+        training = message.metadata.message_type == "train"
+        asked[node_id] = asked.get(node_id, 0) + training
+        return training and node_id > 102 and asked[node_id] == 1
+
+    secure, _ = members.run(make_compressor("lowrank", rank=1, bits=8), drop=drop, rounds=4)
+    skipped = [record.round for record in secure.progress.history() if record.skipped]
+    assert skipped == ([1] if retries > 1 else [1, 2])
+
+
+def test_with_too_few_nodes_the_round_is_skipped(members: Members) -> None:
+    class Short(SecureDistroStrategy):
+        def configure_train(self, server_round: int, *rest: Any) -> Any:
+            self.min_available_nodes = 5 if server_round == 2 else 1
+            return super().configure_train(server_round, *rest)
+
+    secure, _ = members.run(make_compressor("quantized", bits=8), kind=Short)
+    assert [record.skipped for record in secure.progress.history()] == [False, True, False]
+    assert secure.progress.held_out[3].keys() == {"all members"}
+
+
+def test_a_configuration_of_any_kind_is_agreed_on(members: Members) -> None:
+    class Configured(SecureDistroStrategy):
+        def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+            extra: dict[str, Any] = {
+                "lr": 0.1,
+                "steps": 7,
+                "words": ["a", "b"],
+                "raw": b"\0",
+                "on": True,
+                "rates": [1.0, 2.5],
+                "none": "",
+            }
+            return super().configure_train(server_round, arrays, ConfigRecord({**config, **extra}), grid)
+
+    secure, _ = members.run(make_compressor("quantized", bits=8), kind=Configured, rounds=2)
+    assert secure.replica.version == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Policy(min_survivors=5), "min-survivors is 5"),
+        (Policy(min_cohort=5), "min-cohort is 5"),
+        (Policy(bits=(1, 4)), "8 bits"),
+        (Policy(weights=(Weighting.ROSTER,)), "uniform"),
+    ],
+)
+def test_a_policy_under_which_all_members_would_refuse_is_an_error(
+    members: Members, policy: Policy, words: str
+) -> None:
+    with pytest.raises(SettingsError, match=words):
+        SecureDistroStrategy(roster=members.roster, policy=policy, compressor=make_compressor("quantized", bits=8))
 
 
 def test_members_refuse_to_send_in_clear(members: Members) -> None:
