@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.frontier import results
+from benchmarks.frontier import result_lines
 from benchmarks.frontier.grid import read_grid
 from benchmarks.frontier.page import write_all
 from benchmarks.frontier.schedule import ROOT, run_all
@@ -24,7 +24,7 @@ def main() -> int:
     commands.add_parser("draw", help="write tables and pictures of all results into docs/")
     arguments = parser.parse_args()
     if arguments.command == "draw":
-        for path in write_all(results.read(), ROOT / "docs"):
+        for path in write_all(result_lines.read(), ROOT / "docs"):
             print(path.relative_to(ROOT))
         return 0
     failed = 0
@@ -34,7 +34,9 @@ def main() -> int:
             parser.error(f"{path} has no pipeline {arguments.only!r}")
         for task in {one.task for one in configurations}:
             open_task(task)  # before several processes would write it
-        failed += run_all(configurations, arguments.results or results.FOLDER / f"{path.stem}.jsonl", arguments.workers)
+        failed += run_all(
+            configurations, arguments.results or result_lines.FOLDER / f"{path.stem}.jsonl", arguments.workers
+        )
     return min(failed, 1)
 
 

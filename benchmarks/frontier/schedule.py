@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frontier import results
+from benchmarks.frontier import result_lines
 from benchmarks.frontier.grid import Configuration
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ def run_all(configurations: Sequence[Configuration], into: Path, workers: int) -
 
     A run that is killed leaves nothing behind and is run again the next time.
     """
-    done = {finished["id"] for finished in results.read([into])}
+    done = {finished["id"] for finished in result_lines.read([into])}
     waiting = [one for one in configurations if one.id not in done]
     print(f"{len(configurations)} configurations, {len(waiting)} to run, {workers} at a time", flush=True)
     failed = 0
@@ -37,7 +37,7 @@ def run_all(configurations: Sequence[Configuration], into: Path, workers: int) -
                 failed += 1
                 print(f"FAILED {one.pipeline} {dict(one.settings)} seed {one.seed}: {error}", flush=True)
                 continue
-            results.append(into, finished)
+            result_lines.append(into, finished)
             print(
                 f"{one.task} | {one.pipeline} | seed {one.seed} | {_words(one)} | loss {finished['loss']:.4f} | up "
                 f"{finished['bytes_up'] / 1e3:,.1f} kB, down {finished['bytes_down'] / 1e3:,.1f} kB | "
@@ -70,4 +70,4 @@ def run_here(configuration: Configuration) -> dict[str, Any]:
 
     started = time.monotonic()
     outcome = runner(configuration.runner)(open_task(configuration.task), configuration)
-    return results.row(configuration, outcome, time.monotonic() - started)
+    return result_lines.row(configuration, outcome, time.monotonic() - started)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.frontier import results, schedule
+from benchmarks.frontier import result_lines, schedule
 from benchmarks.frontier.grid import Configuration, read_grid
 from benchmarks.frontier.page import write_all
 from benchmarks.frontier.table import rows, sweep
@@ -77,17 +77,17 @@ def test_the_grids_of_the_repository_can_be_read() -> None:
 
 def test_a_line_that_a_kill_cut_off_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    results.append(path, finished("a", 1.0))
+    result_lines.append(path, finished("a", 1.0))
     with path.open("a") as file:
         file.write('{"id": "b", "los')
-    assert [run["pipeline"] for run in results.read([path])] == ["a"]
+    assert [run["pipeline"] for run in result_lines.read([path])] == ["a"]
 
 
 def test_a_run_after_a_cut_off_line_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text('{"id": "b", "los')
-    results.append(path, finished("a", 1.0))
-    assert [run["pipeline"] for run in results.read([path])] == ["a"]
+    result_lines.append(path, finished("a", 1.0))
+    assert [run["pipeline"] for run in result_lines.read([path])] == ["a"]
 
 
 def test_what_has_a_result_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_what_has_a_result_is_not_run_again(tmp_path: Path, monkeypatch: pytest.
     into = tmp_path / "results.jsonl"
     assert schedule.run_all(configurations, into, 1) == 1
     assert schedule.run_all(configurations, into, 1) == 0
-    assert len(started) == 5 and len(results.read([into])) == 4
+    assert len(started) == 5 and len(result_lines.read([into])) == 4
 
 
 def test_a_killed_scheduler_leaves_whole_lines(tmp_path: Path) -> None:

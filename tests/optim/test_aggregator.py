@@ -15,6 +15,7 @@ import torch.distributed as dist
 from distro_fed.errors import ChecksumMismatch, PeerLost, PeersDiffer, SettingsError, WrongBase
 from distro_fed.optim import Aggregator, AggregatorLink, DistroAdamW, byte_store
 from distro_fed.optim.byte_store import ByteStore
+from distro_fed.optim.exchange import Answer, PeerState
 from tests.optim.processes import PATIENCE, Processes, connect, die, options, set_gradients, simulate, weights
 
 
@@ -127,8 +128,6 @@ def test_whoever_was_heard_from_lately_is_waited_for() -> None:
 
 def finish(store: dist.Store, optimizer: DistroAdamW, give: bool = False) -> None:
     """What an optimizer does after its link has waited."""
-    from distro_fed.optim.exchange import Answer
-
     if give:
         set_gradients(optimizer.parameters, optimizer.steps, optimizer.exchange.peer)
         optimizer.local_frame()
@@ -194,6 +193,21 @@ def test_a_joiner_gets_parameters_and_step_and_takes_part() -> None:
             check.start()
         for check in checks:
             check.join(PATIENCE)
+
+
+def test_one_peer_answers_a_request_and_once() -> None:
+    store = dist.HashStore()
+    peers = [new_peer(store, peer) for peer in range(2)]
+    asked: list[int] = []
+
+    def state_of(optimizer: DistroAdamW) -> PeerState:
+        asked.append(optimizer.exchange.peer)
+        return optimizer._state_for_peers()
+
+    store.add("state/wanted", 1)
+    for optimizer in [*peers, *peers]:
+        optimizer.exchange.offer(lambda optimizer=optimizer: state_of(optimizer))
+    assert asked == [0]
 
 
 def test_parameters_that_were_damaged_on_the_way_are_refused() -> None:
