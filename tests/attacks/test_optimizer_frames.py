@@ -141,6 +141,7 @@ def test_counts_that_the_model_does_not_allow(count: int) -> None:
         (sum_body([5], [1], [1], peers=(4, 2)), "not strictly increasing"),
         (struct.pack("<I", 2**32 - 1) + SUM_BODY[4:], "within its head"),
     ],
+    ids=range(6),
 )
 def test_sums_that_cannot_be(body: bytes, message: str) -> None:
     with pytest.raises(CorruptBody, match=message):
