@@ -1,4 +1,4 @@
-"""Every runner of the frontier on a tiny model: all train, measure and count; R2 is the same in one process and many."""
+"""Every runner of the frontier on a tiny model: all train, measure, count; R2 is the same in one process or many."""
 
 from __future__ import annotations
 
