@@ -158,7 +158,8 @@ class DistroAdamW(Optimizer):
         Parameters
         ----------
         momentum : LocalMomentum, optional
-            Buffer of the peer whose gradients these are; by default this optimizer's own.
+            Buffer of the peer whose gradients these are; by default this optimizer's own. Of another one, call
+            :meth:`~distro_fed.optim.momentum.LocalMomentum.delivered` after the frame was applied.
         """
         momentum = self.momentum if momentum is None else momentum
         momentum.add_gradients(self.parameters, self._rates("lr"))

@@ -68,6 +68,8 @@ def test_every_step_is_that_of_the_paper(k: int, local_step: Any) -> None:
             votes.append(slow[peer].votes(directions, rates))
             assert read_votes(optimizer, frames[peer]) == votes[-1]
         optimizer.apply(Answer(frames, None, 0, 0))
+        for momentum in momenta:
+            momentum.delivered()
         for index, u in enumerate(update(SHAPES, votes)):
             exactly_zero = np.abs(u) < 1e-12  # but for the rounding of float64
             sign = np.where(exactly_zero, 0, np.sign(u))
@@ -328,6 +330,7 @@ def test_the_buffer_is_that_of_the_paper_in_another_basis() -> None:
         set_gradients(params, generator)
         momentum.add_gradients(params, [0.1] * len(params))
         momentum.take(3)
+        momentum.delivered()
         slow.votes([p.grad.double().numpy() for p in params if p.grad is not None], [0.1] * len(params))
     flat = torch.zeros(optimizer.coder.order.layout.numel)
     add_inverse_dct_(momentum.coefficients.clone(), flat, optimizer.coder.order.layout)
