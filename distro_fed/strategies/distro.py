@@ -226,8 +226,12 @@ class DistroStrategy(Strategy):
         cohort = sample(self._ordered(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round)
         cohort, secure = self._open_round(server_round, cohort, grid)
         state.progress.round_started(server_round, [self.members.name(node_id) for node_id in cohort])
-        evaluate = server_round == 1 or (self.evaluate_every > 0 and (server_round - 1) % self.evaluate_every == 0)
+        evaluate = self._evaluates(server_round)
         return state.courier.messages(cohort, MessageType.TRAIN, server_round, config, evaluate=evaluate, secure=secure)
+
+    def _evaluates(self, server_round: int) -> bool:
+        """Whether members evaluate the replica before they train it in this round."""
+        return server_round == 1 or (self.evaluate_every > 0 and (server_round - 1) % self.evaluate_every == 0)
 
     def _open_round(self, server_round: int, cohort: list[int], grid: Grid) -> tuple[list[int], Mapping[int, bytes]]:
         """Make the round; returns who takes part, and what goes along with the request to each of them."""

@@ -138,8 +138,7 @@ class SecureDistroStrategy(DistroStrategy):
         current = self._agreed_round(server_round, grid, evaluation=False)
         if not cohort:
             current.abandon("there are fewer nodes than the run asks for")
-        # as DistroStrategy.configure_train decides: members that are asked for something else refuse
-        evaluate = server_round == 1 or (self.evaluate_every > 0 and (server_round - 1) % self.evaluate_every == 0)
+        evaluate = self._evaluates(server_round)
         deliveries = current.deliveries(self._model(server_round, self._train_config, evaluate=evaluate))
         self._run_state.round = SecureTrainingRound(
             current, self._space(server_round, self.replica.version), self._code, self.members,
