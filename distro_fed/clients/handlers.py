@@ -11,12 +11,12 @@ from collections.abc import Callable
 from flwr.app import Context, Message, RecordDict
 
 from distro_fed.clients.masked_upload import MaskedUpload
+from distro_fed.clients.participant import OpenUpload, Participant
 from distro_fed.clients.process_state import ProcessState
+from distro_fed.clients.task import RoundInfo
 from distro_fed.errors import LedgerError, Refused, SecureAggregationError
-from distro_fed.transport.records import CONFIG, Reply, read_request, reply_records
+from distro_fed.transport.records import CONFIG, Reply, Request, read_request, reply_records
 from distro_fed.transport.secure_records import add_messages, read_messages, request_digest
-
-OpenUpload = Callable[[], MaskedUpload]
 
 
 def answer_light_stages(message: Message, context: Context, state: ProcessState) -> RecordDict:
@@ -35,52 +35,48 @@ def answer_light_stages(message: Message, context: Context, state: ProcessState)
 
 def train(message: Message, context: Context, state: ProcessState) -> RecordDict:
     """One round of local training."""
-    request = read_request(message)
-    masks = _masks(message, context, state)
-    participant, info = state.participant(context), state.round_info(request, context)
-    if masks is None:
-        return reply_records(participant.train(request, info))
-    return masks(lambda open_: participant.train_masked(request, info, open_))
+    return _work(message, context, state, Participant.train, Participant.train_masked)
 
 
 def evaluate(message: Message, context: Context, state: ProcessState) -> RecordDict:
     """Held-out loss of the replica that the message is about."""
-    request = read_request(message)
-    masks = _masks(message, context, state)
-    participant, info = state.participant(context), state.round_info(request, context)
-    if masks is None:
-        return reply_records(participant.evaluate(request, info))
-    return masks(lambda open_: participant.evaluate_masked(request, info, open_))
+    return _work(message, context, state, Participant.evaluate, Participant.evaluate_masked)
 
 
-def _masks(
-    message: Message, context: Context, state: ProcessState
-) -> Callable[[Callable[[OpenUpload], tuple[Reply, bytes]]], RecordDict] | None:
-    """What turns masked work into a reply; None if the message asks for work in clear, and this member gives it.
+def _work(
+    message: Message,
+    context: Context,
+    state: ProcessState,
+    in_clear: Callable[[Participant, Request, RoundInfo], Reply],
+    under_masks: Callable[[Participant, Request, RoundInfo, OpenUpload], tuple[Reply, bytes]],
+) -> RecordDict:
+    """Do what the message asks for, in the way it asks for it, if this member gives it so.
 
     Raises
     ------
     Refused
-        The policy allows nothing in clear.
+        The message asks for something in clear, and the policy allows nothing in clear.
+    SecureAggregationError
+        The message asks for masks, and this member has no files for them.
     """
+    request = read_request(message)
     deliveries, member = read_messages(message.content), state.secure_member(context)
     if not deliveries:
         if member is not None:
             member.policy.refuse_plain()
-        return None
+        return reply_records(in_clear(state.participant(context), request, state.round_info(request, context)))
     if member is None:
         raise _no_files()
+    participant, info = state.participant(context), state.round_info(request, context)
     asked = request_digest(message.content.config_records[CONFIG])
-
-    def reply(work: Callable[[OpenUpload], tuple[Reply, bytes]]) -> RecordDict:
-        try:
-            words, masked = work(lambda: MaskedUpload.open(member, deliveries[0], context, asked))
-        except (Refused, LedgerError) as error:
-            return add_messages(RecordDict(), [member.session.refusal(error, deliveries[0])])
-        content = reply_records(words)
-        return add_messages(content, [masked]) if masked else content
-
-    return reply
+    try:
+        reply, masked = under_masks(
+            participant, request, info, lambda: MaskedUpload.open(member, deliveries[0], context, asked)
+        )
+    except (Refused, LedgerError) as error:
+        return add_messages(RecordDict(), [member.session.refusal(error, deliveries[0])])
+    content = reply_records(reply)
+    return add_messages(content, [masked]) if masked else content
 
 
 def _no_files() -> SecureAggregationError:

@@ -53,7 +53,7 @@ class ResidualStore:
                 raise ValueError("it does not fit this run")
             skipped = int(kept["version"]) == replica.version
             if not skipped and not self._was_summed(int(kept["round"])):
-                if replica.agreement.uplink.residual is Residual.IN_TENSORS:
+                if replica.agreement.residual is Residual.IN_TENSORS:
                     raise ValueError("the round went on without this member, and its basis is gone")
                 skipped = True
             if skipped:

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from distro_fed.compression.base import Compressor, Decoded, Residual, RoundKey
+from distro_fed.compression.base import Residual, RoundKey
 from distro_fed.compression.orthonormal import coarse, orthonormal_rows
 from distro_fed.compression.public_rows import public_rows
-from distro_fed.compression.quantized import Quantized
+from distro_fed.compression.quantized import Quantized, QuantizedCoefficients
 from distro_fed.errors import ReplicaError, SettingsError
 from distro_fed.layout import Layout, TensorSpec
 
@@ -33,7 +33,7 @@ _LARGEST_RANK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class LowRank(Compressor):
+class LowRank(QuantizedCoefficients):
     """Send one factor of every matrix, quantised; the basis is that of the last aggregated update.
 
     Tensors with more than two axes count as matrices (first axis x all others). Tensors with fewer axes, and matrices
@@ -52,7 +52,6 @@ class LowRank(Compressor):
     bits: int = 8
     name: ClassVar[str] = "lowrank"
     codec: ClassVar[int] = 6
-    linear: ClassVar[bool] = True
     residual: ClassVar[Residual] = Residual.IN_TENSORS
 
     def __post_init__(self) -> None:
@@ -99,18 +98,6 @@ class LowRank(Compressor):
             basis, factor = rows.to(replica.device), coefficients[source].view(self.rank, -1)
             left, right = (basis, factor) if key.version % 2 else (factor, basis)
             replica[where].view(matrix).addmm_(left.T, right)
-
-    def integer_code(self) -> Quantized:
-        """That of :class:`~distro_fed.compression.quantized.Quantized` with as many bits."""
-        return Quantized(self.bits)
-
-    def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
-        """Body of :class:`~distro_fed.compression.quantized.Quantized` over all columns."""
-        return Quantized(self.bits).encode(coefficients, space, seed)
-
-    def decode(self, body: bytes | memoryview, space: Layout) -> Decoded:
-        """As :class:`~distro_fed.compression.quantized.Quantized` does."""
-        return Quantized(self.bits).decode(body, space)
 
     def memory_layout(self, layout: Layout, version: int) -> Layout | None:
         """Give a tensor (rank, size) for the basis of every matrix that is projected; None for version 0."""

@@ -23,6 +23,25 @@ if TYPE_CHECKING:
     from distro_fed.layout import Layout
 
 
+class QuantizedCoefficients(Compressor):
+    """Base of compressors whose coefficients are coded as :class:`Quantized` codes those of its own."""
+
+    bits: int
+    linear: ClassVar[bool] = True
+
+    def integer_code(self) -> Quantized:
+        """Integers of ``bits`` bits, and a scale for each tensor of the space."""
+        return Quantized(self.bits)
+
+    def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
+        """Body of :class:`Quantized` over all tensors of the space."""
+        return self.integer_code().encode(coefficients, space, seed)
+
+    def decode(self, body: bytes | memoryview, space: Layout) -> Decoded:
+        """As :class:`Quantized` does."""
+        return self.integer_code().decode(body, space)
+
+
 @dataclass(frozen=True, slots=True)
 class Quantized(Compressor):
     """Send every coefficient in a few bits.

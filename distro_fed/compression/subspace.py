@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import torch
 
-from distro_fed.compression.base import Compressor, Decoded, Residual, RoundKey
+from distro_fed.compression.base import Residual, RoundKey
 from distro_fed.compression.public_rows import public_rows
-from distro_fed.compression.quantized import Quantized
+from distro_fed.compression.quantized import Quantized, QuantizedCoefficients
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout, TensorSpec
 
@@ -22,7 +22,7 @@ _LARGEST_RANK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class Subspace(Compressor):
+class Subspace(QuantizedCoefficients):
     """Send the coefficients ``B`` of every matrix in a seeded subspace, quantised.
 
     Tensors that are no matrix, and matrices whose smaller side is at most the largest rank of the run, are not
@@ -49,7 +49,6 @@ class Subspace(Compressor):
     rounds: int = 1
     name: ClassVar[str] = "subspace"
     codec: ClassVar[int] = 5
-    linear: ClassVar[bool] = True
     #: coefficients of two rounds belong to two bases
     residual: ClassVar[Residual] = Residual.NONE
 
@@ -131,18 +130,6 @@ class Subspace(Compressor):
         for (spec, where), (small, source) in zip(matrices, self.space(layout, key).slices(), strict=True):
             rows = self.basis(spec, key).to(replica.device)
             replica[where].view(spec.shape).addmm_(coefficients[source].view(small.shape), rows)
-
-    def integer_code(self) -> Quantized:
-        """That of :class:`~distro_fed.compression.quantized.Quantized` with as many bits."""
-        return Quantized(self.bits)
-
-    def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
-        """Body of :class:`~distro_fed.compression.quantized.Quantized` over all ``B``."""
-        return Quantized(self.bits).encode(coefficients, space, seed)
-
-    def decode(self, body: bytes | memoryview, space: Layout) -> Decoded:
-        """As :class:`~distro_fed.compression.quantized.Quantized` does."""
-        return Quantized(self.bits).decode(body, space)
 
 
 def basis(spec: TensorSpec, rank: int, key: RoundKey) -> torch.Tensor:
