@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.client.mod.secure_aggregation.secaggplus_mod import SecAggPlusState, _collect_masked_vectors
 from flwr.common import ndarrays_to_parameters
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
@@ -41,6 +42,8 @@ from flwr.supercore.primitives.asymmetric import bytes_to_private_key, bytes_to_
 from flwr.supercore.primitives.asymmetric import private_key_to_bytes as private_bytes
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes as public_bytes
 
+from distro_fed.compression.quantized import Quantized
+from distro_fed.layout import Layout, TensorSpec
 from distro_fed.secure_aggregation import shamir
 from distro_fed.secure_aggregation.attempt_crypto import point
 from distro_fed.secure_aggregation.client_session import ClientSession
@@ -50,7 +53,6 @@ from distro_fed.secure_aggregation.ledger import Ledger, create_ledger
 from distro_fed.secure_aggregation.masked_vector import VectorSum
 from distro_fed.secure_aggregation.masks import Masks, blocks, word_type
 from distro_fed.secure_aggregation.messages import decode_table, encode_table
-from distro_fed.secure_aggregation.payload import encode_payload, payload_count
 from distro_fed.secure_aggregation.policy import Policy
 from distro_fed.secure_aggregation.proposal import make_proposal
 from distro_fed.secure_aggregation.roster import Member, Roster
@@ -58,9 +60,10 @@ from distro_fed.secure_aggregation.rules import ServerModel, sum_width, threshol
 from distro_fed.secure_aggregation.server_session import ServerSession
 from distro_fed.secure_aggregation.shamir import SHARE_BYTES
 from distro_fed.secure_aggregation.unmasking import leftover_masks, rebuild_secrets
-from distro_fed.secure_aggregation.weighting import Weighting
+from distro_fed.secure_aggregation.update_vector import to_vector, vector_count
 
 BITS = 8
+CODE = Quantized(BITS)
 RUN = 1
 LAYOUT = PLAN = MODEL = bytes(32)
 
@@ -99,11 +102,11 @@ class OurMember:
     def __init__(self, members: int, values: int, folder: Path) -> None:
         self.identities = [Identity(f"member{index:03d}", os.urandom(32)) for index in range(members)]
         self.roster = Roster("benchmark", tuple(Member(item.name, item.public) for item in self.identities))
-        self.folder, self.values = folder, values
+        self.folder, self.space = folder, Layout([TensorSpec("update", (values,))])
         policy = self.policy = Policy(min_cohort=3)
         proposal = make_proposal(
             self.roster, policy, run=RUN, round_=1, attempt=1, bits=BITS, layout=LAYOUT, plan=PLAN,
-            count=payload_count(values, BITS, Weighting.UNIFORM),
+            count=vector_count(values, 1, BITS),
         )  # fmt: skip
         server = ServerSession(self.roster, proposal, policy.min_survivors)
         states = dict.fromkeys(range(members), b"")
@@ -128,9 +131,10 @@ class OurMember:
         """What is measured."""
         session = self.session(0)
         delivery = session.receive_shares(self.delivery, self.state)
-        scales = np.array([4.0], np.float32)
-        payload = encode_payload(update, [self.values], scales, q=BITS, seed=delivery.rounding_key)
-        return session.send_masked(delivery, payload.codes, model=MODEL, layout=LAYOUT, plan=PLAN).reply
+        seed = int.from_bytes(delivery.rounding_key[:8], "little") >> 1
+        codes, scales = CODE.integers(CODE.encode(torch.from_numpy(update), self.space, seed), self.space)
+        vector = to_vector(codes, scales.tolist(), BITS)
+        return session.send_masked(delivery, vector, model=MODEL, layout=LAYOUT, plan=PLAN).reply
 
     def forget(self) -> None:
         """Let the same step be done again."""
@@ -272,6 +276,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print figures for programs")
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     figures = measure(arguments.quick)
     if arguments.json:
         print(json.dumps(figures))

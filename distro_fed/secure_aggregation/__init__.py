@@ -14,7 +14,7 @@ stage  server sends           client answers          what it is for
 =====  =====================  ======================  ==========================================================
 
 Reading order: :mod:`.rules`, :mod:`.messages`, :mod:`.client_session`, :mod:`.server_session`; below them
-:mod:`.key_agreement`, :mod:`.shamir`, :mod:`.masks`, :mod:`.packing`, :mod:`.quantise`; and the files of a member:
+:mod:`.key_agreement`, :mod:`.shamir`, :mod:`.masks`, :mod:`.packing`, :mod:`.update_vector`; and the files of a member:
 :mod:`.identity`, :mod:`.roster`, :mod:`.policy`, :mod:`.ledger`.
 
 Where the cohort is fixed, five exchanges become three a round: nothing in stages 0 and 1 depends on the model, so they

@@ -4,7 +4,7 @@ A method either answers, and then the ledger has noted it, or raises :class:`~di
 changed. :meth:`ClientSession.respond` makes a refusal into an answer. Stage 2 has two steps, with training between::
 
     delivery = session.receive_shares(message, state)     # refuses before any work is done
-    codes = ...                                           # train, quantise with delivery.rounding_key
+    codes = ...                                           # train, round with delivery.rounding_key
     answer = session.send_masked(delivery, codes, model=..., layout=..., plan=...)
 """
 
@@ -29,7 +29,7 @@ from distro_fed.secure_aggregation.client_state import ClientState, OpenAttempt
 from distro_fed.secure_aggregation.identity import Identity
 from distro_fed.secure_aggregation.key_agreement import new_seed
 from distro_fed.secure_aggregation.ledger import Entry, Ledger, Stage
-from distro_fed.secure_aggregation.masked_vector import check_codes, mask_vector
+from distro_fed.secure_aggregation.masked_vector import Codes, check_codes, mask_vector
 from distro_fed.secure_aggregation.messages import (
     HEADER_BYTES,
     SIGNATURE_BYTES,
@@ -44,7 +44,6 @@ from distro_fed.secure_aggregation.messages import (
 from distro_fed.secure_aggregation.packing import packed_size
 from distro_fed.secure_aggregation.policy import Policy
 from distro_fed.secure_aggregation.proposal import Proposal
-from distro_fed.secure_aggregation.quantise import Codes
 from distro_fed.secure_aggregation.refusals import TEXTS, Reason, refuse
 from distro_fed.secure_aggregation.roster import Roster
 from distro_fed.secure_aggregation.transcript import body_digest, signed_bytes

@@ -9,8 +9,11 @@ from distro_fed.errors import EncodingError
 from distro_fed.secure_aggregation.masks import BLOCK, Masks, Words, blocks, word_type
 from distro_fed.secure_aggregation.packing import pack_block, packed_size, packed_slice, unpack_block
 
+#: integers of one member, before they are masked
+Codes = NDArray[np.unsignedinteger]
 
-def check_codes(codes: NDArray[np.unsignedinteger], count: int, bits: int) -> None:
+
+def check_codes(codes: Codes, count: int, bits: int) -> None:
     """Raise :class:`EncodingError` unless ``codes`` are ``count`` unsigned integers below ``2**bits``."""
     if codes.dtype.kind != "u" or codes.shape != (count,):
         raise EncodingError(f"codes are {codes.dtype} of shape {codes.shape}; {count} unsigned integers were proposed")
@@ -18,7 +21,7 @@ def check_codes(codes: NDArray[np.unsignedinteger], count: int, bits: int) -> No
         raise EncodingError(f"code {int(codes.max())} does not fit the {bits} bits that were proposed")
 
 
-def mask_vector(codes: NDArray[np.unsignedinteger], width: int, masks: Masks, out: NDArray[np.uint8]) -> None:
+def mask_vector(codes: Codes, width: int, masks: Masks, out: NDArray[np.uint8]) -> None:
     """Add masks to codes modulo ``2**width`` and pack the result.
 
     Parameters
