@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from pathlib import Path
@@ -21,13 +20,13 @@ from distro_fed.cli.common import (
     new_run_folder,
 )
 from distro_fed.cli.fetch import fetch_wheel
-from distro_fed.cli.flower_runtime import ENVIRONMENT
+from distro_fed.cli.flower_runtime import use_environment_here
 from distro_fed.cli.run_config import FlowerApp, parse_run_config
 from distro_fed.cli.simulate import run_simulation
 from distro_fed.errors import SettingsError
 from distro_fed.files import cache_dir
 from distro_fed.reporting.console import print_report
-from distro_fed.reporting.report import read_report
+from distro_fed.reporting.report_file import read_report
 from distro_fed.reporting.run_folder import HTML_FILE, MODEL_FOLDER, REPORT_FILE
 from distro_fed.reporting.units import format_seconds
 from distro_fed.wheels import packaged_wheels
@@ -48,8 +47,7 @@ def demo(
     from distro_fed.model.base import base_model_folder
 
     started = time.monotonic()
-    for variable in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"):
-        os.environ.setdefault(variable, ENVIRONMENT[variable])  # before torch is loaded here too
+    use_environment_here()
     if not APP_FOLDER.is_dir():
         raise SettingsError(f"the demo's app is part of the repository, not of the package: {APP_FOLDER} is missing")
     app = FlowerApp.load(APP_FOLDER)

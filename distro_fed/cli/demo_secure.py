@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +11,12 @@ import typer
 from distro_fed.cli.common import CacheOption, RunConfigOption, RunsDirOption, VerboseOption, console, new_run_folder
 from distro_fed.cli.demo import EXAMPLES, prepare_data
 from distro_fed.cli.fetch import fetch_wheel
-from distro_fed.cli.flower_runtime import ENVIRONMENT
+from distro_fed.cli.flower_runtime import use_environment_here
 from distro_fed.cli.run_config import FlowerApp, parse_run_config
 from distro_fed.cli.simulate import run_simulation
 from distro_fed.files import write_atomically
 from distro_fed.reporting.console import print_report
-from distro_fed.reporting.report import read_report
+from distro_fed.reporting.report_file import read_report
 from distro_fed.reporting.run_folder import MODEL_FOLDER, REPORT_FILE
 from distro_fed.wheels import packaged_wheels
 
@@ -32,8 +31,7 @@ def demo_secure(
     verbose: VerboseOption = False,
 ) -> None:
     """Four organisations fine-tune SmolLM2-135M, and the server learns nothing but the sum of their updates."""
-    for variable in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"):
-        os.environ.setdefault(variable, ENVIRONMENT[variable])  # before torch is loaded here too
+    use_environment_here()
     app = FlowerApp.load(EXAMPLES / "secure_federation")
     overrides: dict[str, Any] = dict(parse_run_config(run_config or [], app))
     run_folder = new_run_folder(runs_dir, name, "demo-secure")

@@ -40,6 +40,12 @@ ENVIRONMENT = {
 }
 
 
+def use_environment_here() -> None:
+    """Give this process what concerns torch and the hub, unless it is set already; call it before torch is loaded."""
+    for variable in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"):
+        os.environ.setdefault(variable, ENVIRONMENT[variable])
+
+
 class LocalSuperLink:
     """Context manager around one ``flower-superlink`` process with a home of its own.
 

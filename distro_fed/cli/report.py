@@ -10,7 +10,7 @@ import typer
 
 from distro_fed.cli.common import VerboseOption, console
 from distro_fed.reporting.console import print_report
-from distro_fed.reporting.report import read_report
+from distro_fed.reporting.report_file import read_report
 from distro_fed.reporting.run_folder import HTML_FILE, REPORT_FILE
 
 

@@ -27,7 +27,7 @@ from distro_fed.cli.run_config import FlowerApp, Value, parse_run_config, to_tom
 from distro_fed.errors import DataNotFound, FederationError
 from distro_fed.reporting.console import ProgressView, print_report
 from distro_fed.reporting.events import read_events
-from distro_fed.reporting.report import read_report
+from distro_fed.reporting.report_file import read_report
 from distro_fed.reporting.run_folder import EVENTS_FILE, REPORT_FILE
 from distro_fed.settings import RunSettings
 

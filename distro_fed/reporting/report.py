@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from distro_fed.errors import DistroFedError
 from distro_fed.files import write_atomically
 from distro_fed.reporting.events import finite_or_null
 from distro_fed.reporting.ledger import TrafficLedger
@@ -241,38 +240,6 @@ def build_report(
         settings=dict(settings or {}),
         exchanges_per_round=None if exchanges is None or not history else exchanges / len(history),
     )
-
-
-def read_report(path: Path) -> RunReport:
-    """Read a ``report.json``.
-
-    Raises
-    ------
-    DistroFedError
-        If the file is missing, is not JSON, or lacks a key.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DistroFedError(f"{path} does not exist; a run writes it when it ends") from error
-    except ValueError as error:
-        raise DistroFedError(f"{path} is not a report: {error}") from error
-    try:
-        known = {item.name: data[item.name] for item in fields(RunReport)}
-        history = [
-            RoundRecord(
-                **{
-                    **record,
-                    "held_out_loss": Losses(**record["held_out_loss"]),
-                    "left_out": [LeftOut(**left) for left in record["left_out"]],
-                }
-            )
-            for record in data["history"]
-        ]
-        losses = {key: Losses(**data[key]) for key in ("loss_before", "loss_after")}
-    except (KeyError, TypeError) as error:
-        raise DistroFedError(f"{path} is not a report of this release: {error}") from error
-    return RunReport(**{**known, **losses, "history": history})
 
 
 def reference_rows(report: RunReport) -> list[tuple[str, str, float | None]]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,19 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def simulate(example: str, nodes: int, settings: str, runs: Path) -> dict[str, Any]:
+    """Run an example as the command line does, with a home of its own; returns its report."""
+    command = [
+        sys.executable, "-c", "from distro_fed.cli.main import app; app()", "simulate",
+        str(ROOT / "examples" / example), "--nodes", str(nodes), "--runs-dir", str(runs), "--name", "run", "--run-config", settings,
+    ]  # fmt: skip
+    environment = {**os.environ, "HOME": str(runs)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads((runs / "run" / "report.json").read_text())
+    return report
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize("mode", ["lora", "full"])
 def test_the_quickstart_runs_in_the_real_runtime(mode: str, inputs: Path, tmp_path: Path) -> None:
@@ -57,15 +71,7 @@ def test_the_quickstart_runs_in_the_real_runtime(mode: str, inputs: Path, tmp_pa
         f"mode={mode} base-model='{inputs / 'model'}' data-folder='{inputs / 'organisations'}' num-server-rounds=3 "
         "local-steps=4 max-length=48 learning-rate=0.02"
     )
-    command = [
-        sys.executable, "-c", "from distro_fed.cli.main import app; app()", "simulate",
-        str(ROOT / "examples" / "simulation_quickstart"), "--nodes", "2", "--runs-dir", str(tmp_path), "--name", "run",
-        "--run-config", settings,
-    ]  # fmt: skip
-    environment = {**os.environ, "HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report = simulate("simulation_quickstart", 2, settings, tmp_path)
     assert set(report) >= REPORT_KEYS
     assert report["mode"] == mode
     assert report["clients"] == ["bank", "clinic"]
@@ -94,15 +100,7 @@ def test_the_secure_example_runs_in_the_real_runtime(inputs: Path, tmp_path: Pat
         f"base-model='{inputs / 'model'}' data-folder='{inputs / 'four'}' secure-folder='{tmp_path / 'members'}' "
         "num-server-rounds=3 local-steps=4 max-length=48 learning-rate=0.02 bits=4 min-available-nodes=4"
     )
-    command = [
-        sys.executable, "-c", "from distro_fed.cli.main import app; app()", "simulate",
-        str(ROOT / "examples" / "secure_federation"), "--nodes", "4", "--runs-dir", str(tmp_path), "--name", "run",
-        "--run-config", settings,
-    ]  # fmt: skip
-    environment = {**os.environ, "HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    report = simulate("secure_federation", 4, settings, tmp_path)
     assert report["clients"] == names
     assert report["loss_after"]["per_client"].keys() == {"all members"}
     assert report["loss_after"]["mean"] < report["loss_before"]["mean"]

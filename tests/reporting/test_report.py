@@ -8,7 +8,8 @@ import pytest
 
 from distro_fed.errors import DistroFedError, SettingsError
 from distro_fed.reporting.ledger import TrafficLedger
-from distro_fed.reporting.report import Losses, read_report
+from distro_fed.reporting.report import Losses
+from distro_fed.reporting.report_file import read_report
 from tests.reporting.sample_report import sample
 
 

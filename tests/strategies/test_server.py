@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from distro_fed.clients import make_client_app
 from distro_fed.errors import FederationError, SettingsError
 from distro_fed.reporting.events import read_events
-from distro_fed.reporting.report import read_report
+from distro_fed.reporting.report_file import read_report
 from distro_fed.settings import RunSettings
 from distro_fed.strategies.server import run_server, strategy_from_settings
 from distro_fed.transport.local_grid import LocalGrid

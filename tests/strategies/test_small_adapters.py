@@ -12,7 +12,7 @@ from peft import PeftModel
 
 from distro_fed.clients import make_client_app
 from distro_fed.model.base import load_base_model
-from distro_fed.reporting.report import read_report
+from distro_fed.reporting.report_file import read_report
 from distro_fed.settings import RunSettings
 from distro_fed.strategies.server import run_server
 from distro_fed.transport.local_grid import LocalGrid
