@@ -55,7 +55,8 @@ def simulate(example: str, nodes: int, settings: str, runs: Path) -> dict[str, A
     """Run an example as the command line does, with a home of its own; returns its report."""
     command = [
         sys.executable, "-c", "from distro_fed.cli.main import app; app()", "simulate",
-        str(ROOT / "examples" / example), "--nodes", str(nodes), "--runs-dir", str(runs), "--name", "run", "--run-config", settings,
+        str(ROOT / "examples" / example), "--nodes", str(nodes), "--runs-dir", str(runs), "--name", "run",
+        "--run-config", settings,
     ]  # fmt: skip
     environment = {**os.environ, "HOME": str(runs)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
