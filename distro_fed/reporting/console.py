@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distro_fed.reporting.progress_view import ProgressView
-from distro_fed.reporting.report import RunReport, reference_rows
+from distro_fed.reporting.report import RunReport, incidents, reference_rows
 from distro_fed.reporting.units import (
     UNKNOWN,
     format_bytes,
@@ -42,6 +42,8 @@ def print_report(report: RunReport, console: Console) -> None:
             console.print(
                 Text(f"Round {record.round} without {printable(left.client)}: {printable(left.reason)}", style="yellow")
             )
+    for words, client in incidents(report):
+        console.print(Text(f"{words}: {printable(client)}" if client else words, style="yellow"))
     if report.model_path:
         console.print(Text(f"Model: {printable(report.model_path)}"), soft_wrap=True)
 

@@ -4,15 +4,22 @@
 event               fields besides ``event`` and ``time`` (unix seconds)
 ==================  ==================================================================================
 ``run_started``     name, mode, compressor, rounds, local_steps, parameters, trainable
+``resumed``         round (the next one), version, rounds: what was said of this round before is void
 ``round_started``   round, clients (names)
 ``reply``           round, client, accepted, reason, loss, held_out_loss, seconds, bytes_up, bytes_down
+``no_answer``       round, client, seconds (waited), reason
+``late_reply``      round (it was for), client, accepted, reason
+``drift``           round, client, version: the client's replica differs and is replaced
+``traffic``         round, bytes_up, bytes_down (of the whole run so far, by client)
 ``round_finished``  round, loss, held_out_loss, seconds, bytes_up, bytes_down, skipped, eta_seconds
 ``evaluation``      round, client, held_out_loss
 ``run_finished``    seconds
 ``run_failed``      error
 ==================  ==================================================================================
 
-A loss that is unknown or not finite is ``null``. Bytes are those of that reply or of that round.
+A loss that is unknown or not finite is ``null``. Bytes are those of that reply or of that round, but for ``traffic``,
+which comes at the end of a round and of the run. It has what replies cannot have: requests without an answer, late
+replies, stages of secure aggregation, the last evaluation.
 """
 
 from __future__ import annotations
@@ -21,6 +28,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,11 +37,16 @@ from distro_fed.errors import DistroFedError
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "run_started": ("name", "mode", "compressor", "rounds", "local_steps", "parameters", "trainable"),
+    "resumed": ("round", "version", "rounds"),
     "round_started": ("round", "clients"),
     "reply": (
         *("round", "client", "accepted", "reason", "loss", "held_out_loss"),
         *("seconds", "bytes_up", "bytes_down"),
     ),
+    "no_answer": ("round", "client", "seconds", "reason"),
+    "late_reply": ("round", "client", "accepted", "reason"),
+    "drift": ("round", "client", "version"),
+    "traffic": ("round", "bytes_up", "bytes_down"),
     "round_finished": (
         *("round", "loss", "held_out_loss", "seconds", "bytes_up", "bytes_down"),
         *("skipped", "eta_seconds"),
@@ -55,9 +68,12 @@ class EventWriter:
     ----------
     path : Path
         File to append to; folders above it are made.
+    listeners : sequence of callable, optional
+        Called with each event after it is written. They must not raise.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, listeners: Sequence[Callable[[Event], None]] = ()) -> None:
+        self._listeners = listeners
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
         _cut_half_line(self._file.fileno())
@@ -75,9 +91,12 @@ class EventWriter:
         missing = [name for name in FIELDS[event] if name not in fields]
         if missing:
             raise DistroFedError(f"event {event!r} lacks {', '.join(missing)}")
-        line = json.dumps(finite_or_null({"event": event, "time": time.time(), **fields}), allow_nan=False)
-        self._file.write(line.encode() + b"\n")
+        record = {"event": event, "time": time.time(), **fields}
+        clean = {key: finite_or_null(value) for key, value in record.items()}
+        self._file.write(json.dumps(clean, allow_nan=False).encode() + b"\n")
         self._file.flush()
+        for listener in self._listeners:
+            listener(clean)
 
     def close(self) -> None:
         """Close the file."""

@@ -15,7 +15,7 @@ from distro_fed.files import write_atomically
 from distro_fed.reporting.charts import Axis, Marker, Series, line_chart
 from distro_fed.reporting.page_style import STYLE
 from distro_fed.reporting.references import fedavg_full_bf16
-from distro_fed.reporting.report import Losses, RunReport, reference_rows
+from distro_fed.reporting.report import Losses, RunReport, incidents, reference_rows
 from distro_fed.reporting.units import format_bytes, format_loss, format_ratio, format_seconds
 
 #: with more organisations than colours, all lines get the same thin one
@@ -182,10 +182,11 @@ def _ratios(report: RunReport) -> str:
 def _left_out(report: RunReport) -> str:
     rows = [(str(record.round), "", "round skipped: too few replies") for record in report.history if record.skipped]
     rows += [(str(record.round), left.client, left.reason) for record in report.history for left in record.left_out]
-    if not rows:
-        return ""
     rows.sort(key=lambda row: (int(row[0]), row[1]))
-    return _section("Left out", _table(("round", "organisation", "reason"), rows, words=True), "")
+    left_out = _section("Left out", _table(("round", "organisation", "reason"), rows, words=True), "") if rows else ""
+    others = [(client or "all", words) for words, client in incidents(report)]
+    table = _table(("organisation", "what happened"), others, words=True)
+    return left_out + (_section("Incidents", table, "") if others else "")
 
 
 def _details(report: RunReport) -> str:

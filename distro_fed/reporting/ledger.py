@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 from distro_fed.errors import DistroFedError
@@ -33,7 +34,9 @@ class TrafficLedger:
     """
 
     def __init__(self) -> None:
-        self._bytes: Counter[Entry] = Counter()
+        # sums that every round asks for must not take longer as the run goes on
+        self._rounds: defaultdict[int, Counter[Entry]] = defaultdict(Counter)
+        self._clients: dict[Direction, Counter[str]] = {direction: Counter() for direction in _DIRECTIONS}
 
     def record(self, *, round: int, client: str, direction: Direction, kind: Kind, size: int) -> None:
         """Add ``size`` bytes of one message.
@@ -62,7 +65,8 @@ class TrafficLedger:
             raise DistroFedError(f"traffic kind {kind!r} is not one of {', '.join(_KINDS)}")
         if round < 0 or size < 0:
             raise DistroFedError(f"traffic of client {client!r} has round {round} and size {size}; both must be >= 0")
-        self._bytes[Entry(round, client, direction, kind)] += size
+        self._rounds[round][Entry(round, client, direction, kind)] += size
+        self._clients[direction][client] += size
 
     def total(
         self,
@@ -75,34 +79,36 @@ class TrafficLedger:
         """Bytes of all entries that fit every given filter."""
         return sum(
             size
-            for entry, size in self._bytes.items()
-            if (round is None or entry.round == round)
-            and (client is None or entry.client == client)
+            for entry, size in self._entries(round)
+            if (client is None or entry.client == client)
             and (direction is None or entry.direction == direction)
             and (kind is None or entry.kind == kind)
         )
 
     def per_client(self, direction: Direction | None = None) -> dict[str, int]:
         """Bytes over all rounds by client name, names sorted."""
-        sums: Counter[str] = Counter()
-        for entry, size in self._bytes.items():
-            sums[entry.client] += size if direction in (None, entry.direction) else 0
-        return dict(sorted(sums.items()))
+        wanted = _DIRECTIONS if direction is None else (direction,)
+        return {client: sum(self._clients[item][client] for item in wanted) for client in self.clients()}
 
     def per_round(self, direction: Direction | None = None) -> dict[int, int]:
         """Bytes of all clients together by round, rounds ascending."""
         sums: Counter[int] = Counter()
-        for entry, size in self._bytes.items():
+        for entry, size in self._entries():
             sums[entry.round] += size if direction in (None, entry.direction) else 0
         return dict(sorted(sums.items()))
 
     def clients(self) -> list[str]:
         """Names of all clients that sent or received something, sorted."""
-        return sorted({entry.client for entry in self._bytes})
+        return sorted(set().union(*self._clients.values()))
+
+    def _entries(self, round: int | None = None) -> Iterator[tuple[Entry, int]]:
+        """Entries of one round, or of all."""
+        rounds = self._rounds.values() if round is None else [self._rounds.get(round, Counter[Entry]())]
+        return chain.from_iterable(entries.items() for entries in rounds)
 
     def __iter__(self) -> Iterator[tuple[Entry, int]]:
         """Each entry with its bytes, in a fixed order."""
-        return iter(sorted(self._bytes.items()))
+        return iter(sorted(self._entries()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TrafficLedger) and list(self) == list(other)

@@ -6,6 +6,7 @@ counts the first download of the public base model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distro_fed.errors import SettingsError
@@ -79,6 +80,61 @@ def distro_report(*, parameters: int, clients: float, rounds: float, local_steps
     _check(parameters, clients, rounds, local_steps)
     gradient = BYTES_PER_VALUE * parameters
     return Traffic(sent=0, received=round((clients - 1) * gradient * rounds * local_steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """How many times more bytes each reference sends than the mean client of a run; None if that one sent nothing.
+
+    ``r1_up`` and ``r1_down`` compare one direction with the same direction of R1, the others what is sent and received
+    together.
+    """
+
+    r1: float | None
+    r1_up: float | None
+    r1_down: float | None
+    r2: float | None
+    r3: float | None
+
+
+def run_ratios(
+    *, parameters: int, local_steps: int, clients: int, asked: Sequence[int], bytes_up: float, bytes_down: float
+) -> Ratios:
+    """Compare a run, or what there is of it, with R1, R2 and R3.
+
+    A reference must not be charged for clients that sat a round out, nor for a round that was skipped: ours are not
+    either.
+
+    Parameters
+    ----------
+    parameters, local_steps : int
+        As for the references.
+    clients : int
+        Members of the run, >= 1.
+    asked : sequence of int
+        For each round that was not skipped, how many members were asked to train.
+    bytes_up, bytes_down : float
+        Of the mean client.
+
+    Raises
+    ------
+    SettingsError
+        If a number is out of range.
+    """
+    _check(parameters, clients, len(asked), local_steps)
+    rounds, cohort = (sum(asked) / clients, sum(asked) / len(asked)) if asked else (0.0, float(clients))
+    r1, r2, r3 = (
+        reference(parameters=parameters, clients=cohort, rounds=rounds, local_steps=local_steps)
+        for reference in (fedavg_full_bf16, allreduce_bf16, distro_report)
+    )
+    ours = bytes_up + bytes_down
+    return Ratios(
+        r1=ratio(r1.total, ours),
+        r1_up=ratio(r1.sent, bytes_up),
+        r1_down=ratio(r1.received, bytes_down),
+        r2=ratio(r2.total, ours),
+        r3=ratio(r3.total, ours),
+    )
 
 
 def ratio(reference_bytes: float, our_bytes: float) -> float | None:

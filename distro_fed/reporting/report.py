@@ -13,7 +13,7 @@ from distro_fed.files import write_atomically
 from distro_fed.reporting.events import finite_or_null
 from distro_fed.reporting.ledger import TrafficLedger
 from distro_fed.reporting.machine import describe_machine, installed_versions
-from distro_fed.reporting.references import allreduce_bf16, distro_report, fedavg_full_bf16, ratio
+from distro_fed.reporting.references import run_ratios
 
 #: name, and what the reference sends, of R1, R2 and R3
 REFERENCES = (
@@ -131,6 +131,12 @@ class RunReport:
     settings: dict[str, Any]
     #: messages to a member and back for each round, all that a run sends counted
     exchanges_per_round: float | None = None
+    #: by client, how often its replica differed from the server's and was replaced
+    drifts_per_client: dict[str, int] = field(default_factory=dict)
+    #: by client, how often its reply came after its round was closed
+    late_replies_per_client: dict[str, int] = field(default_factory=dict)
+    #: times that the run was gone on with from a checkpoint
+    resumed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, without NaN or infinity."""
@@ -165,6 +171,9 @@ def build_report(
     model_path: str | None = None,
     settings: Mapping[str, Any] | None = None,
     exchanges: int | None = None,
+    drifts: Mapping[str, int] | None = None,
+    late_replies: Mapping[str, int] | None = None,
+    resumed: int = 0,
 ) -> RunReport:
     """Put the report of a run together.
 
@@ -198,6 +207,10 @@ def build_report(
         The run's settings, flat.
     exchanges : int, optional
         How many times messages went out and came back.
+    drifts, late_replies : mapping of str to int, optional
+        By client, replicas that were replaced and replies that came too late; those without any may be missing.
+    resumed : int
+        Times that the run was gone on with from a checkpoint.
 
     Raises
     ------
@@ -207,10 +220,15 @@ def build_report(
     names = list(dict.fromkeys([*clients, *ledger.clients()]))
     up = dict.fromkeys(names, 0) | ledger.per_client("up")
     down = dict.fromkeys(names, 0) | ledger.per_client("down")
-    rounds, cohort = _participation(history, len(names))
-    run: dict[str, Any] = dict(parameters=parameters, clients=cohort, rounds=rounds, local_steps=local_steps)  # noqa: C408
-    r1, r2, r3 = fedavg_full_bf16(**run), allreduce_bf16(**run), distro_report(**run)
-    mean_up, mean_down = _mean(up), _mean(down)
+    asked = [len(names) if record.asked is None else record.asked for record in history if not record.skipped]
+    ratios = run_ratios(
+        parameters=parameters,
+        local_steps=local_steps,
+        clients=len(names),
+        asked=asked,
+        bytes_up=_mean(up),
+        bytes_down=_mean(down),
+    )
     return RunReport(
         name=name,
         mode=mode,
@@ -223,11 +241,11 @@ def build_report(
         bytes_up_per_client=up,
         bytes_down_per_client=down,
         bytes_total_per_client={client: up[client] + down[client] for client in names},
-        ratio_fedavg_full_bf16=ratio(r1.total, mean_up + mean_down),
-        ratio_fedavg_full_bf16_up=ratio(r1.sent, mean_up),
-        ratio_fedavg_full_bf16_down=ratio(r1.received, mean_down),
-        ratio_allreduce_bf16=ratio(r2.total, mean_up + mean_down),
-        ratio_distro_report=ratio(r3.total, mean_up + mean_down),
+        ratio_fedavg_full_bf16=ratios.r1,
+        ratio_fedavg_full_bf16_up=ratios.r1_up,
+        ratio_fedavg_full_bf16_down=ratios.r1_down,
+        ratio_allreduce_bf16=ratios.r2,
+        ratio_distro_report=ratios.r3,
         seconds=seconds,
         parameters=parameters,
         trainable_parameters=trainable_parameters,
@@ -239,6 +257,9 @@ def build_report(
         versions=installed_versions(),
         settings=dict(settings or {}),
         exchanges_per_round=None if exchanges is None or not history else exchanges / len(history),
+        drifts_per_client=dict(sorted((drifts or {}).items())),
+        late_replies_per_client=dict(sorted((late_replies or {}).items())),
+        resumed=resumed,
     )
 
 
@@ -248,13 +269,18 @@ def reference_rows(report: RunReport) -> list[tuple[str, str, float | None]]:
     return [(*reference, ratio) for reference, ratio in zip(REFERENCES, ratios, strict=True)]
 
 
-def _participation(history: Sequence[RoundRecord], clients: int) -> tuple[float, float]:
-    """Rounds that a client takes part in, and members of a round, on average over the rounds that count.
-
-    A reference must not be charged for clients that sat a round out: ours are not either.
-    """
-    asked = [clients if record.asked is None else record.asked for record in history if not record.skipped]
-    return (sum(asked) / clients, sum(asked) / len(asked)) if asked and clients else (0.0, float(clients))
+def incidents(report: RunReport) -> list[tuple[str, str]]:
+    """What happened besides replies that were left out, in words and with those that it happened to."""
+    rows = [
+        (f"{words} {count} times", client)
+        for words, counts in (
+            ("replica differed and was replaced", report.drifts_per_client),
+            ("reply came after its round", report.late_replies_per_client),
+        )
+        for client, count in counts.items()
+        if count
+    ]
+    return [*rows, (f"run was resumed from a checkpoint {report.resumed} times", "")] if report.resumed else rows
 
 
 def _with_cumulative_bytes(history: Sequence[RoundRecord], ledger: TrafficLedger, clients: int) -> list[RoundRecord]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 from distro_fed.errors import DistroFedError
@@ -25,7 +25,9 @@ def read_report(path: Path) -> RunReport:
     except ValueError as error:
         raise DistroFedError(f"{path} is not a report: {error}") from error
     try:
-        known = {item.name: data[item.name] for item in fields(RunReport)}
+        # a key with a default may be missing: reports of earlier releases stay readable
+        required = {item.name for item in fields(RunReport) if item.default is item.default_factory is MISSING}
+        known = {item.name: data[item.name] for item in fields(RunReport) if item.name in required | data.keys()}
         history = [
             RoundRecord(
                 **{
@@ -37,6 +39,6 @@ def read_report(path: Path) -> RunReport:
             for record in data["history"]
         ]
         losses = {key: Losses(**data[key]) for key in ("loss_before", "loss_after")}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise DistroFedError(f"{path} is not a report of this release: {error}") from error
     return RunReport(**{**known, **losses, "history": history})

@@ -5,24 +5,30 @@ import pytest
 from rich.console import Console
 
 from distro_fed.reporting.console import ProgressView, print_report
-from distro_fed.reporting.events import Event
+from tests.reporting.sample_events import (
+    EVIL,
+    RUN_FAILED,
+    RUN_FINISHED,
+    SOMETHING_NEWER,
+    START,
+    drift,
+    evaluation,
+    finished,
+    late_reply,
+    no_answer,
+    refused,
+    reply,
+    resumed,
+    round_started,
+    started,
+    timed,
+)
 from tests.reporting.sample_report import sample
 
-EVENTS: list[Event] = [
-    {"event": "run_started", "name": "trial", "mode": "lora", "compressor": "quantized bits=1", "rounds": 2,
-     "local_steps": 8, "parameters": 1_000_000, "trainable": 10_000},
-    {"event": "round_started", "round": 1, "clients": ["north", "[red]evil\x1b[2J"]},
-    {"event": "reply", "round": 1, "client": "north", "accepted": True, "reason": "", "loss": 2.5,
-     "held_out_loss": 2.75, "seconds": 3.0, "bytes_up": 1000, "bytes_down": 2000},
-    {"event": "reply", "round": 1, "client": "[red]evil\x1b[2J", "accepted": False, "reason": "wrong [b]layout[/b]",
-     "loss": None, "held_out_loss": None, "seconds": None, "bytes_up": 5, "bytes_down": 6},
-    {"event": "round_finished", "round": 1, "loss": 2.5, "held_out_loss": None, "seconds": 4.0, "bytes_up": 1005,
-     "bytes_down": 2006, "skipped": True, "eta_seconds": 100.0},
-    {"event": "evaluation", "round": 1, "client": "north", "held_out_loss": 2.25},
-    {"event": "something_newer"},
-    {"event": "run_finished", "seconds": 61.0},
-    {"event": "run_failed", "error": "no \x07 nodes"},
-]  # fmt: skip
+EVENTS = timed(
+    started(2), round_started(1, "north", EVIL), reply(1, "north"), refused(1, EVIL, "wrong [b]layout[/b]"),
+    finished(1, skipped=True), evaluation(1, "north"), SOMETHING_NEWER, RUN_FINISHED, RUN_FAILED,
+)  # fmt: skip
 
 
 def output(terminal: bool, width: int = 120) -> tuple[io.StringIO, Console]:
@@ -48,18 +54,35 @@ def test_plain_lines_when_nobody_watches() -> None:
     ]
 
 
+def test_lines_of_what_goes_wrong() -> None:
+    stream, console = output(terminal=False)
+    with ProgressView(console) as view:
+        for event in timed(
+            started(9), resumed(4, version=3, rounds=9), no_answer(4, "north", 90.0, "busy\x1b"),
+            late_reply(3, "north"), late_reply(3, "west") | {"accepted": True}, drift(4, EVIL, version=3),
+        ):  # fmt: skip
+            view.show(event)
+    assert stream.getvalue().splitlines()[1:] == [
+        "resumed at round 4/9, version 3",
+        "round 4/9  north: busy� (1 min 30 s)",
+        "round 3/9  north: its reply came late and is refused: its round is closed",
+        "round 3/9  west: its reply came late and is taken",
+        "round 4/9  [red]evil�[2J: its replica of version 3 differs and is replaced",
+    ]
+
+
 def test_the_live_view_counts_down_and_sums_bytes() -> None:
-    now = 0.0
+    now = START + 4
     _, console = output(terminal=True)
     view = ProgressView(console, clock=lambda: now)
     for event in EVENTS[:5] + EVENTS[2:3]:
         view.show(event)
-    now = 30.0
+    now = START + 34
     with console.capture() as capture:
         console.print(view._render())
     text = capture.get()
     assert "about 1 min 10 s left" in text
-    assert "30 s so far" in text
+    assert "34 s so far" in text
     assert "2.00 kB" in text and "4.00 kB" in text
     assert "left out: wrong [b]layout[/b]" in text
     assert "[red]evil�[2J" in text
@@ -83,6 +106,13 @@ def test_the_final_table(width: int) -> None:
         "Round 2 without south: loss is not finite",
     ):  # fmt: skip
         assert expected in text, expected
+
+
+def test_the_final_table_says_what_happened_besides() -> None:
+    stream, console = output(terminal=False)
+    print_report(sample(drifts={EVIL: 2}, resumed=1), console)
+    assert "replica differed and was replaced 2 times: [red]evil�[2J" in stream.getvalue()
+    assert "run was resumed from a checkpoint 1 times\n" in stream.getvalue()
 
 
 def test_names_from_outside_cannot_change_the_table() -> None:

@@ -71,6 +71,14 @@ def test_texts_of_others_are_escaped_everywhere() -> None:
     parse(page)
 
 
+def test_what_happened_besides_has_a_table_of_its_own() -> None:
+    page = render_html(sample(drifts={"<b>south</b>": 2}, resumed=1))
+    assert "Incidents" in parse(page).text
+    assert "<b>south" not in page
+    assert "run was resumed from a checkpoint 1 times" in parse(page).text
+    assert "Incidents" not in render_html(sample())
+
+
 def test_both_charts_have_a_line_for_each_organisation_and_the_mean() -> None:
     page = render_html(sample())
     first, second = (chart for chart in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL))

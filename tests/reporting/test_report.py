@@ -8,7 +8,7 @@ import pytest
 
 from distro_fed.errors import DistroFedError, SettingsError
 from distro_fed.reporting.ledger import TrafficLedger
-from distro_fed.reporting.report import Losses
+from distro_fed.reporting.report import Losses, incidents
 from distro_fed.reporting.report_file import read_report
 from tests.reporting.sample_report import sample
 
@@ -64,6 +64,26 @@ def test_json_round_trip(tmp_path: Path) -> None:
     assert data["history"][1]["left_out"] == [{"client": "south", "reason": "loss is not finite"}]
     assert data["loss_before"] == {"mean": 3.0, "per_client": {"north": 2.5, "south": 3.5}}
     assert read_report(path).to_dict() == report.to_dict()
+
+
+def test_a_report_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    data = sample(drifts={"north": 2}, resumed=1).to_dict()
+    for key in ("exchanges_per_round", "drifts_per_client", "late_replies_per_client", "resumed"):
+        del data[key]
+    path.write_text(json.dumps(data))
+    assert read_report(path).to_dict() == sample().to_dict()
+
+
+def test_what_happened_besides_is_counted_and_told() -> None:
+    report = sample(drifts={"south": 2}, late_replies={"south": 0, "north": 1}, resumed=3)
+    assert report.to_dict()["drifts_per_client"] == {"south": 2}
+    assert incidents(report) == [
+        ("replica differed and was replaced 2 times", "south"),
+        ("reply came after its round 1 times", "north"),
+        ("run was resumed from a checkpoint 3 times", ""),
+    ]
+    assert incidents(sample()) == []
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"name": "x"}'])
