@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distro_fed.errors import ModelNotFound, SettingsError
-from distro_fed.files import cache_dir, write_atomically
 from distro_fed.layout import DTYPES
 from distro_fed.model.packaged import PREFIX, packaged_model_folder
+from distro_fed.model.published_weights import published_digest
+from distro_fed.model.quantization import quantized_loading, unavailable
 from distro_fed.model.quiet import no_progress_bars
-from distro_fed.model.trainable import tensor_bytes
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # Weights as pickles are not read: a pickle runs code.
@@ -33,9 +29,9 @@ class BaseModel:
     name : str
         The name it was asked for by.
     digest : str
-        :func:`base_digest` of the weights as loaded, 32 hex characters.
+        Identity of the weights as published (:mod:`.published_weights`), 32 hex characters.
     model : transformers.PreTrainedModel
-        In eval mode, on the CPU.
+        In eval mode, on the CPU; a quantised one on its device.
     tokenizer : transformers.PreTrainedTokenizerBase
         As the model's folder has it.
     """
@@ -46,7 +42,14 @@ class BaseModel:
     tokenizer: PreTrainedTokenizerBase
 
 
-def load_base_model(name: str, *, dtype: str = "float32", allow_download: bool = False) -> BaseModel:
+def load_base_model(
+    name: str,
+    *,
+    dtype: str = "float32",
+    allow_download: bool = False,
+    quantization: str = "none",
+    device: str = "cpu",
+) -> BaseModel:
     """Load a causal language model and its tokenizer.
 
     Parameters
@@ -54,10 +57,14 @@ def load_base_model(name: str, *, dtype: str = "float32", allow_download: bool =
     name : str
         A folder, ``"packaged:smollm2-135m"``, or a hub id.
     dtype : str
-        ``"float32"``, ``"bfloat16"`` or ``"float16"``. Members of a run must agree on it.
+        ``"float32"``, ``"bfloat16"`` or ``"float16"``.
     allow_download : bool
         Whether a hub id may be fetched. Without it only the local hub cache is looked at, and no
         connection is opened.
+    quantization : str
+        ``"none"``, ``"8bit"`` or ``"4bit"`` (:mod:`.quantization`).
+    device : str
+        Where a quantised model is loaded to.
 
     Raises
     ------
@@ -65,6 +72,8 @@ def load_base_model(name: str, *, dtype: str = "float32", allow_download: bool =
         If ``dtype`` is not one of the three.
     ModelNotFound
         If the model is not on this machine or is not complete; the message says what to run or set.
+    QuantizationUnavailable
+        If this machine cannot hold it in so few bits.
     """
     import torch
     from safetensors import SafetensorError
@@ -73,46 +82,28 @@ def load_base_model(name: str, *, dtype: str = "float32", allow_download: bool =
     if dtype not in DTYPES:
         raise SettingsError(f"dtype is {dtype!r}; a base model is loaded in one of {', '.join(DTYPES)}")
     folder = base_model_folder(name, allow_download)
+    digest = published_digest(folder)
+    few_bits = {} if quantization == "none" else quantized_loading(quantization, dtype, device)
     try:
         with no_progress_bars():
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True,
-                output_loading_info=True,
+                output_loading_info=True, **few_bits,
             )  # fmt: skip
         model, loading = loaded
         if loading["missing_keys"]:
             # transformers fills them at random, differently at each member
             raise ValueError(f"its weights lack {sorted(loading['missing_keys'])[0]!r}")
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+        if few_bits:
+            raise unavailable(quantization, device, error) from error
         raise ModelNotFound(
             f"model {name!r} cannot be loaded from {folder} ({error}): the folder needs config.json, "
             "safetensors weights of a causal language model and a tokenizer"
         ) from error
     model.config._name_or_path = name
-    return BaseModel(name=name, digest=_cached_digest(folder, dtype, model), model=model, tokenizer=tokenizer)
-
-
-def base_digest(model: nn.Module) -> str:
-    """BLAKE2b-128 over name, dtype, shape and bytes of every tensor of the state dict, by name.
-
-    Tied weights count once. Buffers that are not saved are not part of it.
-
-    Returns
-    -------
-    str
-        32 hex characters.
-    """
-    state = hashlib.blake2b(digest_size=16, person=b"df-base")
-    seen: set[int] = set()
-    # keep_vars: the parameters themselves, so that a tied weight is the same object under both names
-    for name, tensor in sorted(model.state_dict(keep_vars=True).items()):
-        if id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
-        state.update(f"{name}\0{tensor.dtype}\0{','.join(map(str, tensor.shape))}\n".encode())
-        state.update(tensor_bytes(tensor))
-    return state.hexdigest()
+    return BaseModel(name=name, digest=digest, model=model, tokenizer=tokenizer)
 
 
 def base_model_folder(name: str, allow_download: bool = False) -> Path:
@@ -143,20 +134,3 @@ def base_model_folder(name: str, allow_download: bool = False) -> Path:
         raise ModelNotFound(
             f"model {name!r} is not a folder, not a packaged model and not in the hub cache {HF_HUB_CACHE}: {way_out}"
         ) from error
-
-
-def _cached_digest(folder: Path, dtype: str, model: nn.Module) -> str:
-    """Digest from the cache while the files are the same, so that a new process need not hash again."""
-    files = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.is_file()]
-    identity = json.dumps(
-        [str(folder.resolve()), dtype, [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]]
-    )
-    place = cache_dir() / "digests" / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
-    if place.is_file():
-        digest = place.read_text()
-        if len(digest) == 32:
-            return digest
-    digest = base_digest(model)
-    with suppress(OSError):  # a cache that cannot be written costs time only
-        write_atomically(place, digest)
-    return digest

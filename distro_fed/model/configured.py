@@ -35,15 +35,27 @@ class LoadedTrainable:
     parameters: int
 
 
-def load_trainable(settings: RunSettings) -> LoadedTrainable:
+def load_trainable(settings: RunSettings, *, quantization: str = "none", device: str = "cpu") -> LoadedTrainable:
     """Load the base model and put the run's mode on it; the same at server and clients.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    quantization : str
+        Of the base at a member that computes with it; the server, which does not, holds it as ``dtype`` says.
+    device : str
+        Where a quantised base is loaded to.
 
     Raises
     ------
     ModelError, SettingsError
     """
     base = load_base_model(
-        settings.model.base_model, dtype=settings.model.dtype, allow_download=settings.model.allow_download
+        settings.model.base_model,
+        dtype=settings.model.dtype,
+        allow_download=settings.model.allow_download,
+        quantization=quantization,
+        device=device,
     )
     parameters = sum(parameter.numel() for parameter in base.model.parameters())
     if settings.model.mode == "full":

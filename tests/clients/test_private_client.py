@@ -113,8 +113,9 @@ def test_a_hundred_virtual_clients_share_model_and_updates(tmp_path: Path) -> No
     strategy = DistroStrategy(round_timeout=5, fraction_evaluate=0.0)
     strategy.start(grid, make_model(width=200), 3)
     assert len(loads) == 1
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "egress"]
     assert len(files) == 2  # the two updates that members were sent
+    assert len(list((tmp_path / "egress").iterdir())) == 100  # and what each of them has sent
     assert strategy.replica.version == 3
 
 

@@ -33,13 +33,13 @@ def test_a_deployed_client_takes_paths_and_permissions_from_its_own_configuratio
     state = ProcessState(FineTuning(), None, None)
     run = {"state_dir": str(tmp_path / "servers choice"), "allow_download": True}
     deployed = context({"partition-id": 0}, **run)
-    assert state._folder(deployed) is None
+    assert state.folder(deployed) is None
     assert not state.settings(deployed).model.allow_download
     own = context({"state-dir": str(tmp_path), "allow-download": True}, **run)
-    assert state._folder(own) == tmp_path
+    assert state.folder(own) == tmp_path
     assert state.settings(own).model.allow_download
     virtual = context({"partition-id": 0, "simulation": True}, **run)
-    assert state._folder(virtual) == tmp_path / "servers choice"
+    assert state.folder(virtual) == tmp_path / "servers choice"
 
 
 def test_the_name_is_configured_or_the_node_id_never_a_path() -> None:

@@ -7,10 +7,10 @@ import torch
 
 from distro_fed.clients import replica_store as module
 from distro_fed.clients.replica_store import ReplicaStore
-from distro_fed.errors import ReplicaError, WrongBase
+from distro_fed.errors import WrongBase
 from distro_fed.replica import Replica
 from distro_fed.transport.records import Request
-from distro_fed.update import Update
+from distro_fed.update import Update, parse_frame
 from tests.test_replica import agreement, next_update, replica
 
 
@@ -88,13 +88,73 @@ def test_other_initial_values_ask_for_a_full_state(server: Server, tmp_path: Pat
     assert same(store(tmp_path, seed=5).bring_to(server.request(3)), server.replica)
 
 
-def test_a_message_for_an_older_version_is_refused(server: Server) -> None:
-    member = store(None)
+@pytest.mark.parametrize("kept", ["in files", "in memory"])
+def test_a_message_for_an_older_version_changes_nothing(server: Server, tmp_path: Path, kept: str) -> None:
+    """It is late, as a rule."""
+    member = store(tmp_path if kept == "in files" else None)
     late = server.request(0)
     server.advance()
     member.bring_to(server.request(0))
-    with pytest.raises(ReplicaError, match="a late message"):
+    with pytest.raises(WrongBase):
         member.bring_to(late)
+    assert member.start_for(late) == -1
+    assert not member.differs_from(late)
+    server.advance()
+    assert same(member.bring_to(server.request(4)), server.replica)
+
+
+def test_a_member_follows_a_server_that_has_gone_back(server: Server, tmp_path: Path) -> None:
+    """The run goes on from an older checkpoint, and takes another way from there."""
+    member, back = store(tmp_path), Server()
+    member.bring_to(server.request(0))
+    back.advance(2)
+    keyframe = back.request(0, keyframe=True)
+    assert same(member.bring_to(keyframe), back.replica)
+    back.updates.append(next_update(back.replica, 33))
+    back.replica.apply(back.updates[-1])
+    assert same(member.bring_to(back.request(2)), back.replica)
+    assert same(store(tmp_path).bring_to(back.request(3)), back.replica)
+
+
+# --- replicas whose values are not what their version says ------------------------------------------
+
+
+@pytest.mark.parametrize("kept", ["in files", "in memory"])
+def test_values_that_change_in_memory_are_found_and_repaired(server: Server, tmp_path: Path, kept: str) -> None:
+    member = store(tmp_path if kept == "in files" else None)
+    member.bring_to(server.request(0)).values[:2] *= -1
+    server.advance()
+    request = server.request(3)
+    with pytest.raises(WrongBase, match="damaged"):
+        member.bring_to(request)
+    assert member.start_for(request) == -1
+    assert member.differs_from(request)
+    assert same(member.bring_to(server.request(0, keyframe=True)), server.replica)
+    server.advance()
+    assert same(member.bring_to(server.request(4)), server.replica)
+
+
+def test_a_sound_snapshot_with_other_values_is_found_and_repaired(server: Server, tmp_path: Path) -> None:
+    store(tmp_path).bring_to(server.request(0, keyframe=True))
+    (path,) = tmp_path.glob("snapshot-*")
+    other = Replica.from_keyframe(agreement(), parse_frame(path.read_bytes()))
+    other.values[3] += 1e-3
+    path.write_bytes(other.keyframe(0).to_bytes())
+    member, request = store(tmp_path), server.request(3)
+    with pytest.raises(WrongBase, match="damaged"):
+        member.bring_to(request)
+    assert member.differs_from(request)
+    assert same(member.bring_to(server.request(0, keyframe=True)), server.replica)
+    assert same(store(tmp_path).bring_to(server.request(3)), server.replica)
+
+
+def test_another_chain_at_the_same_version_is_a_difference(server: Server) -> None:
+    member, other = store(None), Server()
+    other.updates.append(next_update(other.replica, 7))
+    other.replica.apply(other.updates[0])
+    member.bring_to(other.request(0))
+    assert member.differs_from(server.request(1))
+    assert not member.differs_from(server.request(2))  # nothing is said about version 1
 
 
 def test_damaged_files_are_done_without(server: Server, tmp_path: Path) -> None:

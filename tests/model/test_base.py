@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from distro_fed.errors import ModelNotFound, SettingsError
-from distro_fed.model import base
-from distro_fed.model.base import base_digest, load_base_model
+from distro_fed.model.base import load_base_model
+from distro_fed.model.published_weights import published_digest
 from tests.tiny import tiny_llama, tiny_model_folder
 
 
@@ -17,49 +16,9 @@ def test_a_folder_is_loaded_in_the_dtype_asked_for(tmp_path: Path) -> None:
     full, half = load_base_model(str(folder)), load_base_model(str(folder), dtype="bfloat16")
     assert full.model.dtype == torch.float32
     assert half.model.dtype == torch.bfloat16
-    assert full.digest != half.digest
-    assert full.digest == base_digest(tiny_llama())
+    assert full.digest == half.digest == published_digest(folder)  # what is published, however it is held
     assert full.tokenizer("ab").input_ids == [64, 65]
     assert not full.model.training
-
-
-def test_digest_sees_every_bit_and_tied_weights_once() -> None:
-    model = tiny_llama()
-    before = base_digest(model)
-    assert before == base_digest(tiny_llama())
-    assert len(bytes.fromhex(before)) == 16
-    assert base_digest(tiny_llama(tied=False)) != before
-    with torch.no_grad():
-        model.model.layers[1].mlp.up_proj.weight[3, 3].add_(1e-6)
-    assert base_digest(model) != before
-    untied = tiny_llama(tied=False)
-    with torch.no_grad():
-        untied.lm_head.weight.copy_(untied.model.embed_tokens.weight)
-    assert base_digest(untied) != before
-
-
-def test_digest_of_a_folder_is_kept_until_a_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
-) -> None:
-    folder = tiny_model_folder(tmp_path / "model")
-    digest = load_base_model(str(folder)).digest
-    hashed = []
-
-    def counted(model: torch.nn.Module) -> str:
-        hashed.append(model)
-        return base_digest(model)
-
-    monkeypatch.setattr(base, "base_digest", counted)
-    assert load_base_model(str(folder)).digest == digest
-    assert not hashed
-    weights = folder / "model.safetensors"
-    tiny_llama(seed=1).save_pretrained(folder)
-    os.utime(weights, ns=(1, 1))
-    assert load_base_model(str(folder)).digest != digest
-    assert hashed
-    for file in (own_cache / "digests").iterdir():
-        file.write_text("damaged")
-    assert load_base_model(str(folder)).digest == base_digest(tiny_llama(seed=1))
 
 
 def test_an_unknown_model_says_what_to_run_and_asks_nobody(connections: list[object]) -> None:
@@ -85,7 +44,7 @@ def test_a_model_in_the_hub_cache_is_found_by_its_id(tmp_path: Path, monkeypatch
     (repo / "refs" / "main").write_text("c0ffee")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    assert load_base_model("nobody/tiny").digest == base_digest(tiny_llama())
+    assert load_base_model("nobody/tiny").digest == published_digest(tiny_model_folder(tmp_path / "copy"))
 
 
 def test_incomplete_folders_are_refused_by_name(tmp_path: Path) -> None:
