@@ -1,5 +1,6 @@
 # make demo            four organisations fine-tune a real model (MODE=lora or MODE=full)
 # make demo-secure     the same, and the server learns nothing but the sum of the updates
+# make demo-deployment the same as a deployment: SuperLink, four SuperNodes, TLS, node keys
 # make test            all tests
 # make check           what a change has to pass: ruff, mypy --strict, import-linter, tests
 # make clean           remove what make and the tools made; runs/ and downloads stay
@@ -11,7 +12,7 @@ ARGS   ?=
 BIN     := .venv/bin
 INSTALL := .venv/.installed
 
-.PHONY: help demo demo-secure test check clean
+.PHONY: help demo demo-secure demo-deployment test check clean
 
 help:
 	@sed -n "s/^# make/make/p" Makefile
@@ -29,6 +30,9 @@ demo: $(INSTALL)
 
 demo-secure: $(INSTALL)
 	$(BIN)/distro-fed demo-secure $(ARGS)
+
+demo-deployment: $(INSTALL)
+	$(BIN)/distro-fed demo-deployment $(ARGS)
 
 # One thread each for two test processes: two threads that wait for each other are slower than one.
 test: $(INSTALL)

@@ -10,6 +10,7 @@ kebab-case word that may leave the machine: it never holds a value, a path or a 
     ├── ModelError
     │   ├── ModelNotFound        not a folder, not installed, not in the local cache
     │   ├── ModelDigestMismatch  the weights are not the ones that were named
+    │   ├── QuantizationUnavailable    no library or no device for a base in 4 or 8 bits
     │   └── LayoutMismatch       other tensors (names, shapes, dtypes) than this run trains
     ├── DataError
     │   ├── DataNotFound
@@ -22,7 +23,12 @@ kebab-case word that may leave the machine: it never holds a value, a path or a 
     ├── ReplicaError             a replica or its update log cannot serve what is asked
     ├── FederationError
     │   ├── NotEnoughNodes
+    │   ├── CheckpointError      what a run has saved is damaged, or belongs to another run
     │   └── PeerLost / PeersDiffer   a peer cannot be reached, or has other parameters
+    ├── DeploymentError          a certificate or key of a deployment cannot be made or used
+    ├── EgressError              something may not leave this machine
+    │   ├── EgressRefused        the node's own rules do not let it
+    │   └── EgressLogError       the log of what left cannot be written or was tampered with
     └── SecureAggregationError
         ├── IdentityError / RosterError / PolicyError / LedgerError    a file of this member
         ├── EncodingError        values cannot be coded for a secure sum
@@ -70,6 +76,12 @@ class LayoutMismatch(ModelError):
     """Tensors differ in name, order, shape or dtype from what the run trains."""
 
     code = "layout-mismatch"
+
+
+class QuantizationUnavailable(ModelError):
+    """A base model in 4 or 8 bits is asked of a machine that cannot hold it."""
+
+    code = "quantization-unavailable"
 
 
 class DataError(DistroFedError):
@@ -180,6 +192,12 @@ class NotEnoughNodes(FederationError):
     code = "not-enough-nodes"
 
 
+class CheckpointError(FederationError):
+    """What a run has saved is damaged, or belongs to another run than the one that is to go on."""
+
+    code = "checkpoint"
+
+
 class PeerLost(FederationError):
     """Another peer, or the aggregator between peers, cannot be reached."""
 
@@ -190,6 +208,30 @@ class PeersDiffer(FederationError):
     """Peers that must have equal parameters have not."""
 
     code = "peers-differ"
+
+
+class DeploymentError(DistroFedError):
+    """A certificate or key of a deployment cannot be made or used."""
+
+    code = "deployment"
+
+
+class EgressError(DistroFedError):
+    """Something may not leave this machine."""
+
+    code = "egress"
+
+
+class EgressRefused(EgressError):
+    """The node's own rules do not let it leave."""
+
+    code = "egress-refused"
+
+
+class EgressLogError(EgressError):
+    """The log of what left cannot be written, or somebody has changed it."""
+
+    code = "egress-log"
 
 
 class SecureAggregationError(DistroFedError):

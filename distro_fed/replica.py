@@ -8,6 +8,7 @@ with equal chain digests went through the same updates.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -86,6 +87,14 @@ class Replica:
         """What is public about a round that starts from this version."""
         return self.agreement.key(round_, self.version, self.memory)
 
+    def checksum(self) -> int:
+        """32 bits over all values and the memory; finds accidents, such as bits that flip.
+
+        The chain names the updates that a replica went through, and cannot tell whether its values are still theirs.
+        """
+        state = zlib.crc32(self.values.numpy().data)
+        return state if self.memory is None else zlib.crc32(self.memory.numpy().data, state)
+
     def apply(self, update: Update, scratch: torch.Tensor | None = None) -> None:
         """Advance by one aggregated update, in place.
 
@@ -130,11 +139,13 @@ class UpdateLog:
     Parameters
     ----------
     start_version : int
-        The version that the first update to be appended applies to.
+        The version that the first update applies to.
+    frames : iterable of bytes
+        Updates from there on.
     """
 
-    def __init__(self, start_version: int = 0) -> None:
-        self._frames: deque[bytes] = deque()
+    def __init__(self, start_version: int = 0, frames: Iterable[bytes] = ()) -> None:
+        self._frames = deque(frames)
         self._start = start_version
 
     @property

@@ -22,6 +22,8 @@ class ModelSettings:
     mode: str = "lora"
     #: dtype the base model is loaded in: ``float32``, ``bfloat16`` or ``float16``
     dtype: str = "float32"
+    #: how members hold the frozen base of an adapter: ``none`` (as ``dtype`` says), ``8bit`` or ``4bit`` (bitsandbytes)
+    quantization: str = "none"
     #: allow the hub to be asked for a model or data set that is not on this machine
     allow_download: bool = False
     #: what of a LoRA pair B A is trained: ``both``, ``b`` (A stays as it was drawn, the same everywhere),
@@ -122,6 +124,9 @@ class SecuritySettings:
     #: server: folder with ``roster.toml`` and ``policy.toml``. In a simulation also one subfolder a member, with
     #: ``identity.toml`` besides. A deployed member takes ``secure-folder`` from its node config only.
     secure_folder: str = ""
+    #: seconds to wait for a member's answer in the stages of the protocol that need no training; 0: as long as for a
+    #: round of training
+    stage_timeout: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,8 @@ class FederationSettings:
     min_available_nodes: int = 2
     #: share of the sampled nodes whose valid replies a round needs; below, the round is skipped
     quorum: float = 0.5
-    #: seconds until a round is closed without those that have not answered
+    #: seconds until a round is closed without those that have not answered; 0: sized by the run, from the time that
+    #: training and transfer took in the round before
     round_timeout: float = 3600.0
     #: seconds to wait for ``min_available_nodes`` at the start
     start_timeout: float = 300.0
@@ -149,3 +155,21 @@ class FederationSettings:
     outer_nesterov: bool = True
     #: every so many rounds clients evaluate the replica they are about to train; 0: only first and last
     evaluate_every: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReportingSettings:
+    """Who else is told how the run goes. The server app tells them."""
+
+    #: ``none``, ``tensorboard``, ``wandb``, ``mlflow``, or several of them with commas between
+    report_to: str = "none"
+    #: TCP port that serves metrics for Prometheus while the run goes on; 0: none
+    metrics_port: int = 0
+    #: address that it listens on; others than loopback show members' names and losses to whoever reaches the port
+    metrics_host: str = "127.0.0.1"
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Names in ``report_to``, each once; nothing for ``none``."""
+        names = dict.fromkeys(name.strip() for name in self.report_to.split(","))
+        return () if self.report_to == "none" else tuple(names)

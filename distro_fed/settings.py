@@ -9,8 +9,6 @@ their own names; ``app.*`` keys are the app's own and are not looked at.
 from __future__ import annotations
 
 import difflib
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -22,16 +20,19 @@ from distro_fed.setting_groups import (
     DataSettings,
     FederationSettings,
     ModelSettings,
+    ReportingSettings,
     SecuritySettings,
     TrainingSettings,
     Value,
 )
+from distro_fed.setting_ranges import check_values
 
 __all__ = [
     "CompressionSettings",
     "DataSettings",
     "FederationSettings",
     "ModelSettings",
+    "ReportingSettings",
     "RunSettings",
     "SecuritySettings",
     "TrainingSettings",
@@ -47,6 +48,10 @@ class RunSettings:
     run_name: str = "run"
     #: folder for report, events and model; empty: ``runs/<run_name>``
     run_dir: str = ""
+    #: folder of a run that broke off (killed, failed): go on with it there; empty: a new run
+    resume_from_checkpoint: str = ""
+    #: rounds from one checkpoint to the next, in ``checkpoint`` in the run's folder; 0: never
+    save_rounds: int = 1
     seed: int = 0
     #: a whole pipeline by name: ``lora-default``, ``full-default``, ``stateless`` or ``secure``. It fills in what is
     #: not given or stands at its default; empty: no preset
@@ -61,6 +66,7 @@ class RunSettings:
     compression: CompressionSettings = field(default_factory=CompressionSettings)
     federation: FederationSettings = field(default_factory=FederationSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
+    reporting: ReportingSettings = field(default_factory=ReportingSettings)
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, Any]) -> RunSettings:
@@ -119,6 +125,7 @@ _GROUPS: dict[str, type] = {
     "compression": CompressionSettings,
     "federation": FederationSettings,
     "security": SecuritySettings,
+    "reporting": ReportingSettings,
 }
 _OWNERS: dict[str, tuple[type, str, Any]] = {
     item.name.replace("_", "-"): (group, item.name, item.default)
@@ -126,31 +133,6 @@ _OWNERS: dict[str, tuple[type, str, Any]] = {
     for item in fields(group)
     if item.name not in _GROUPS and item.name != "peft"
 }
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "mode": ("lora", "full"),
-    "dtype": ("float32", "bfloat16", "float16"),
-    "dense-dtype": ("float32", "bfloat16", "float16"),
-    "compressor": ("auto", "dct-topk", "topk", "quantized", "subspace", "lowrank", "dense"),
-    "selection": ("global", "chunk"),
-    "lora-factors": ("both", "b", "alternating", "core"),
-    "optim": ("adamw", "sgd", "muon"),
-    "aggregation": ("mean", "contributors"),
-    "lr-scheduler-type": ("constant", "linear", "cosine"),
-}
-_AT_LEAST: dict[str, float] = {
-    "seed": 0, "max-length": 2, "max-train-examples": 0, "max-test-examples": 0, "local-steps": 1,
-    "per-device-train-batch-size": 1, "gradient-accumulation-steps": 1, "learning-rate": 0, "warmup-steps": 0,
-    "weight-decay": 0, "max-grad-norm": 0, "threads": 0, "density": 0, "bits": 0, "rank": 0, "downlink-density": 0,
-    "downlink-bits": 0, "num-server-rounds": 1, "fraction-train": 0, "min-train-nodes": 1, "min-available-nodes": 1,
-    "quorum": 0, "round-timeout": 0, "start-timeout": 0, "evaluate-every": 0, "adam-beta1": 0, "adam-beta2": 0,
-    "momentum": 0, "value-bits": 1, "final-rank": 0, "basis-rounds": 1, "error-feedback-decay": 0,
-    "outer-learning-rate": 0, "outer-momentum": 0,
-}  # fmt: skip
-_AT_MOST: dict[str, float] = {
-    "bits": 8, "downlink-bits": 8, "density": 1, "downlink-density": 1, "fraction-train": 1, "quorum": 1,
-    "seed": 2**63 - 1, "adam-beta1": 0.999999, "adam-beta2": 0.999999,
-    "momentum": 0.999999, "value-bits": 2, "error-feedback-decay": 1, "outer-momentum": 0.999999,
-}  # fmt: skip
 
 
 def _with_preset(run_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,21 +157,7 @@ def _typed(key: str, value: Any, default: Any) -> Any:
 
 
 def _check(settings: RunSettings) -> None:
-    for key, value in settings.flat().items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise SettingsError(f"setting {key} = {value} is not a finite number")
-        if key in _CHOICES and value not in _CHOICES[key]:
-            raise SettingsError(f"setting {key} = {value!r}; choose one of {', '.join(_CHOICES[key])}")
-        if key in _AT_LEAST and not isinstance(value, str) and value < _AT_LEAST[key]:
-            raise SettingsError(f"setting {key} = {value!r}; it must be at least {_AT_LEAST[key]:g}")
-        if key in _AT_MOST and not isinstance(value, str) and value > _AT_MOST[key]:
-            raise SettingsError(f"setting {key} = {value!r}; it must be at most {_AT_MOST[key]:g}")
-    for key, value, pattern in (
-        ("run-name", settings.run_name, r"[A-Za-z0-9_][A-Za-z0-9_.-]*"),
-        ("device", settings.training.device, r"auto|cpu|mps|(cuda|xpu)(:\d+)?"),
-    ):
-        if not re.fullmatch(pattern, value):
-            raise SettingsError(f"setting {key} = {value!r} does not match {pattern}")
+    check_values(settings.flat())
     compression, mode = settings.compression, settings.model.mode
     if compression.compressor == "subspace" and mode != "full":
         raise SettingsError(
@@ -201,6 +169,7 @@ def _check(settings: RunSettings) -> None:
             "dtype = 'float16' with mode = 'full': AdamW divides by numbers that are 0 in float16; take dtype = "
             "'bfloat16' or 'float32', or compressor = 'subspace', which trains in float32"
         )
+    _check_quantization(settings)
     if compression.error_feedback and _compressor_name(settings) == "subspace":
         raise SettingsError(
             "error-feedback = true with compressor = 'subspace': its basis changes every round, so what one round "
@@ -216,6 +185,15 @@ def _check(settings: RunSettings) -> None:
     _check_security(settings)
     if settings.training.optim == "sgd" and not settings.training.learning_rate:
         raise SettingsError("optim = 'sgd' has no preset: those of learning-rate are for AdamW; set learning-rate")
+
+
+def _check_quantization(settings: RunSettings) -> None:
+    quantization, mode, factors = settings.model.quantization, settings.model.mode, settings.model.lora_factors
+    if quantization != "none" and (mode != "lora" or factors == "core"):
+        raise SettingsError(
+            f"quantization = {quantization!r} with mode = {mode!r} and lora-factors = {factors!r}: a base in few "
+            "bits can be neither trained nor taken apart; take 'none', or mode = 'lora' with other lora-factors"
+        )
 
 
 def _check_lora_factors(settings: RunSettings) -> None:
@@ -261,7 +239,8 @@ def _check_security(settings: RunSettings) -> None:
     if name not in ("quantized", "subspace", "lowrank"):
         raise SettingsError(
             f"secure-aggregation = true with compressor = {name!r}: only integers of a fixed number and size can be "
-            "summed under masks; take 'quantized', or in mode 'full' 'subspace' or 'lowrank'"
+            "summed under masks; take 'quantized' (bits = 8 is nearest to 'dense'), or in mode 'full' 'subspace' or "
+            "'lowrank'"
         )
     if settings.federation.fraction_train < 1:
         raise SettingsError(

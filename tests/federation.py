@@ -12,7 +12,9 @@ from distro_fed.clients import EvaluateResult, PrivateClient, RoundInfo, TrainRe
 from distro_fed.compression import make_compressor
 from distro_fed.compression.base import Compressor
 from distro_fed.model.trainable import Trainable, trainable_full
+from distro_fed.settings import RunSettings
 from distro_fed.strategies import DistroStrategy
+from distro_fed.strategies.secure_distro import SecureDistroStrategy
 from distro_fed.transport.local_grid import LocalGrid
 
 Train = Callable[[nn.Module, RoundInfo], TrainResult]
@@ -75,6 +77,8 @@ def run(
     local_grid = LocalGrid(client.app(), nodes, run_config=config, **grid)
     options: dict[str, Any] = {"round_timeout": 0.3, "start_timeout": 0.3, "min_train_nodes": 1,
                                "min_available_nodes": 1, "min_evaluate_nodes": 1, **(strategy or {})}  # fmt: skip
+    if issubclass(kind, SecureDistroStrategy):
+        options = {"settings": RunSettings.from_run_config(config), "stage_timeout": 0.3, **options}
     server = kind(compressor=coder, **options)
     server.start(local_grid, initial() if initial else make_model(dtype), rounds)
     return server, local_grid

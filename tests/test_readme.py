@@ -43,8 +43,26 @@ def test_commands_of_the_documents_exist() -> None:
     assert isinstance(group, click.Group)
     commands = set(group.commands)
     for document in DOCUMENTS:
-        for command in re.findall(r"(?<!\")distro-fed ([a-z-]+)\b", document.read_text()):
+        for command in re.findall(r"(?<![\w\"/])distro-fed ([a-z][a-z-]*)\b", document.read_text()):
             assert command in commands, f"{document.name}: distro-fed {command}"
+
+
+def test_options_of_the_documents_exist() -> None:
+    """In lines of a shell that begin with the command, up to a pipe or a comment."""
+    group = typer.main.get_command(app)
+    found = 0
+    for document in DOCUMENTS:
+        text = document.read_text().replace("\\\n", " ")
+        for line in re.findall(r"^(?:\$ )?distro-fed ([^#|\n]+)", text, re.MULTILINE):
+            command: click.Command = group
+            for word in line.split():
+                if isinstance(command, click.Group) and word in command.commands:
+                    command = command.commands[word]
+            known = {option for parameter in command.params for option in parameter.opts}
+            for option in re.findall(r"(?<=\s)--?[a-z][a-z-]*", re.sub(r"'[^']*'", "", line)):
+                found += 1
+                assert option in known, f"{document.name}: distro-fed {line}: {option}"
+    assert found > 5
 
 
 def test_settings_of_the_readme_exist() -> None:

@@ -58,6 +58,9 @@ def test_peft_keys_pass_through() -> None:
         ({"density": math.nan}, "density = nan is not a finite number"),
         ({"local-steps": 0}, "local-steps = 0; it must be at least 1"),
         ({"local-steps": True}, "is a bool; a int is needed"),
+        ({"report-to": "tensorbord"}, "report-to = 'tensorbord' does not match none|"),
+        ({"report-to": "none,wandb"}, "report-to = 'none,wandb' does not match"),
+        ({"metrics-port": 65536}, "metrics-port = 65536; it must be at most 65535"),
         ({"local-steps": 1.5}, "is a float; a int is needed"),
         ({"mode": "lorra"}, "choose one of lora, full"),
         ({"compressor": "subspace", "mode": "lora"}, "needs mode = 'full'"),
@@ -134,3 +137,8 @@ def test_every_preset_is_a_run(name: str) -> None:
 def test_an_unknown_preset_is_named_with_those_there_are() -> None:
     with pytest.raises(SettingsError, match=r"'fast'.*stateless"):
         RunSettings.from_run_config({"preset": "fast"})
+
+
+def test_trackers_are_named_with_commas() -> None:
+    assert read().reporting.trackers == ()
+    assert read(report_to="wandb, tensorboard,wandb").reporting.trackers == ("wandb", "tensorboard")

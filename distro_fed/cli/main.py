@@ -10,15 +10,19 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from distro_fed import __version__
+from distro_fed.cli.audit import audit
 from distro_fed.cli.common import error_console, is_verbose
 from distro_fed.cli.demo import demo
+from distro_fed.cli.demo_deployment import demo_deployment
 from distro_fed.cli.demo_secure import demo_secure
+from distro_fed.cli.deployment import deployment_app
 from distro_fed.cli.fetch import fetch
 from distro_fed.cli.merge import merge
 from distro_fed.cli.plan import plan
 from distro_fed.cli.report import report
 from distro_fed.cli.secure import identity_app, policy_app, roster_app
 from distro_fed.cli.simulate import simulate
+from distro_fed.cli.status import status
 from distro_fed.errors import DistroFedError
 
 
@@ -59,7 +63,9 @@ def main(
     """Fine-tune one language model together, without sharing text, over ordinary internet links."""
 
 
-for command in (demo, demo_secure, fetch, simulate, report, merge, plan):
+for command in (audit, demo, demo_secure, demo_deployment, fetch, simulate, status, report, merge, plan):
     app.command()(command)
-for name, group in (("identity", identity_app), ("roster", roster_app), ("policy", policy_app)):
+for name, group in (
+    ("deployment", deployment_app), ("identity", identity_app), ("roster", roster_app), ("policy", policy_app),
+):  # fmt: skip
     app.add_typer(group, name=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil  # type: ignore[import-untyped]
@@ -42,18 +43,28 @@ class ProcessTree:
 
     def stop(self, grace: float = 5.0) -> None:
         """End all of them: ask first, and kill what is still there after ``grace`` seconds."""
-        for how in ("terminate", "kill"):
-            self.look()  # the second time for what was started meanwhile, such as a replacement for an ended worker
-            if self.root.poll() is None:
-                getattr(self.root, how)()
-            for process in self._seen:
-                with suppress(psutil.NoSuchProcess):
-                    getattr(process, how)()
-            deadline = time.monotonic() + grace
-            while self.root.poll() is None or any(map(is_alive, self._seen)):
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(0.05)
+        stop_together([self], grace)
+
+    def _send(self, how: str) -> None:
+        self.look()  # the second time for what was started meanwhile, such as a replacement for an ended worker
+        if self.root.poll() is None:
+            getattr(self.root, how)()
+        for process in self._seen:
+            with suppress(psutil.NoSuchProcess):
+                getattr(process, how)()
+
+    def _lives(self) -> bool:
+        return self.root.poll() is None or any(map(is_alive, self._seen))
+
+
+def stop_together(trees: Sequence[ProcessTree], grace: float = 5.0) -> None:
+    """End several trees at the same time, as :meth:`ProcessTree.stop` does one."""
+    for how in ("terminate", "kill"):
+        for tree in trees:
+            tree._send(how)
+        deadline = time.monotonic() + grace
+        while any(tree._lives() for tree in trees) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 def is_alive(process: psutil.Process) -> bool:

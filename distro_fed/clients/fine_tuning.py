@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distro_fed.agreement import Agreement
 from distro_fed.clients.data_source import DataSource, data_source
+from distro_fed.clients.node_overrides import examples_per_step, local_processes
 from distro_fed.clients.task import EvaluateResult, RoundInfo, TrainResult
 from distro_fed.model.configured import load_trainable
-from distro_fed.settings import RunSettings, TrainingSettings
+from distro_fed.settings import RunSettings
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
+    from distro_fed.clients.local_workers import LocalGroup
     from distro_fed.clients.train_locally import LocalTraining
     from distro_fed.data.tokenize import Example
     from distro_fed.model.trainable import Trainable
@@ -45,18 +49,12 @@ class FineTuning:
 
     def load(self, settings: RunSettings) -> tuple[Trainable, str]:
         """Base model from disk, and the adapter of the run if there is one."""
-        import torch
-
-        if settings.training.threads:
-            torch.set_num_threads(settings.training.threads)
-        loaded = load_trainable(settings)
+        device, quantization = _device(settings.training.device), settings.model.quantization
+        loaded = load_trainable(settings, quantization=quantization, device=device)
         self._tokenizer = loaded.tokenizer
         self._corpora.clear()
-        model: Any = loaded.trainable.model
-        model.to(_device(settings.training.device))
-        if settings.training.gradient_checkpointing:
-            model.gradient_checkpointing_enable()
-            model.enable_input_require_grads()
+        if quantization == "none":
+            loaded.trainable.model.to(device)
         return loaded.trainable, loaded.base_digest
 
     def name(self, node_config: Mapping[str, object], settings: RunSettings) -> str:
@@ -64,12 +62,30 @@ class FineTuning:
         return data_source(node_config, settings.data).name
 
     def train(self, trainable: Trainable, agreement: Agreement, info: RoundInfo) -> TrainResult:
-        """``local-steps`` optimizer steps; in the compressor's own space if that is ``subspace``."""
+        """``local-steps`` optimizer steps; in the compressor's own space if that is ``subspace``.
+
+        With ``local-processes`` in the node config several processes of this machine share the work.
+        """
+        size = local_processes(info.node_config, info.settings)
+        if size == 1:
+            return self.train_in_group(trainable, agreement, info, None)
+        from distro_fed.clients.local_workers import local_group
+
+        trained = tuple(name for name, parameter in trainable.parameters.items() if parameter.requires_grad)
+        job = _Share(self._corpus(info), trainable.read().cpu(), trained, agreement, info)
+        cuda = next(iter(trainable.parameters.values())).is_cuda
+        with local_group(size, job, "nccl" if cuda else "gloo") as group:
+            return self.train_in_group(trainable, agreement, info, group)
+
+    def train_in_group(
+        self, trainable: Trainable, agreement: Agreement, info: RoundInfo, group: LocalGroup | None
+    ) -> TrainResult:
+        """What each of the processes does that train together; None: this one alone."""
         from distro_fed.data.batches import batch_at
 
         settings = info.settings.training
         corpus = self._corpus(info)
-        examples = corpus.train
+        examples, more = corpus.train, _own_step_size(info)
         seed = client_seed(info.settings.seed, info.name)
         pad_id = self._pad_id()
 
@@ -78,14 +94,14 @@ class FineTuning:
 
         if agreement.uplink.name != "subspace":
             trained = [parameter for parameter in trainable.parameters.values() if parameter.requires_grad]
-            outcome = _steps(trainable, trained, batch, info, settings)
-            return TrainResult(len(examples), outcome.loss, {"train-tokens": outcome.tokens}, corpus.columns)
+            outcome = _steps(trainable, trained, batch, info, group)
+            return TrainResult(len(examples), outcome.loss, {"train-tokens": outcome.tokens, **more}, corpus.columns)
         from distro_fed.clients.subspace_training import SubspaceTraining
 
         subspace = SubspaceTraining(trainable, agreement, agreement.key(info.round, info.version))
         with subspace.attached():
-            outcome = _steps(trainable, subspace.parameters, batch, info, settings)
-        metrics = {"train-tokens": outcome.tokens}
+            outcome = _steps(trainable, subspace.parameters, batch, info, group)
+        metrics = {"train-tokens": outcome.tokens, **more}
         return TrainResult(len(examples), outcome.loss, metrics, corpus.columns, subspace.coefficients())
 
     def evaluate(self, trainable: Trainable, info: RoundInfo) -> EvaluateResult | None:
@@ -99,6 +115,10 @@ class FineTuning:
             trainable.model, examples, info.settings.training.per_device_train_batch_size, self._pad_id()
         )
         return EvaluateResult(measured.loss, measured.examples, measured.tokens)
+
+    def use_corpus(self, info: RoundInfo, corpus: _Corpus) -> None:
+        """Take text that another process has tokenised."""
+        self._corpora[data_source(info.node_config, info.settings.data)] = corpus
 
     def _corpus(self, info: RoundInfo) -> _Corpus:
         source = data_source(info.node_config, info.settings.data)
@@ -139,20 +159,67 @@ class FineTuning:
         return pad if isinstance(pad, int) else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Training of one round in another process of this machine; a :data:`~distro_fed.clients.local_workers.Job`.
+
+    Attributes
+    ----------
+    corpus : _Corpus
+    values : torch.Tensor
+        The replica that training starts from, flat float32 on the CPU.
+    trained : tuple of str
+        Parameters that this round trains.
+    agreement : Agreement
+    info : RoundInfo
+    """
+
+    corpus: _Corpus
+    values: torch.Tensor
+    trained: tuple[str, ...]
+    agreement: Agreement
+    info: RoundInfo
+
+    def __call__(self, rank: int) -> Callable[[LocalGroup], object]:
+        training = self.info.settings.training
+        own = replace(training, device=_next_device(training.device, rank))
+        info = replace(self.info, settings=replace(self.info.settings, training=own))
+        task = FineTuning()
+        trainable, _ = task.load(info.settings)
+        trainable.write(self.values)
+        for name, parameter in trainable.parameters.items():
+            parameter.requires_grad_(name in self.trained)
+        task.use_corpus(info, self.corpus)
+        return partial(task.train_in_group, trainable, self.agreement, info)
+
+
+def _next_device(name: str, rank: int) -> str:
+    """Device of process ``rank`` where process 0 has the named one: the next GPU."""
+    own = _device(name)
+    kind, _, first = own.partition(":")
+    return f"cuda:{int(first or 0) + rank}" if kind == "cuda" else own
+
+
 def _steps(
     trainable: Trainable,
     parameters: list[torch.nn.Parameter],
     batch: object,
     info: RoundInfo,
-    settings: TrainingSettings,
+    group: LocalGroup | None,
 ) -> LocalTraining:
     import torch
 
     from distro_fed.clients.train_locally import train_locally
 
+    settings = info.settings.training
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
     # dropout must not depend on what this process has done before
-    with torch.random.fork_rng(devices=[parameters[0].device] if parameters[0].is_cuda else []):
-        torch.manual_seed((client_seed(info.settings.seed, info.name) + info.round) % 2**63)
+    devices = [parameters[0].device] if parameters[0].is_cuda else []
+    with torch.random.fork_rng(devices=devices), _checkpointed(trainable.model, settings.gradient_checkpointing):
+        own = info.round + (0 if group is None else group.rank * info.rounds)
+        torch.manual_seed((client_seed(info.settings.seed, info.name) + own) % 2**63)
         return train_locally(
             trainable.model,
             parameters,
@@ -160,7 +227,27 @@ def _steps(
             first_step=(info.round - 1) * settings.local_steps,
             total_steps=info.rounds * settings.local_steps,
             settings=settings,
+            group=group,
         )
+
+
+@contextmanager
+def _checkpointed(model: Any, wanted: bool) -> Iterator[None]:
+    """While it is entered activations are computed twice instead of kept, if that is wanted."""
+    if not wanted:
+        yield
+        return
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    try:
+        yield
+    finally:
+        model.gradient_checkpointing_disable()
+
+
+def _own_step_size(info: RoundInfo) -> dict[str, float]:
+    """Examples of an optimizer step, told to the server if this node's config decides about them."""
+    own = any(key in info.node_config for key in ("per-device-train-batch-size", "gradient-accumulation-steps"))
+    return {"examples-per-step": examples_per_step(info.settings)} if own else {}
 
 
 def client_seed(seed: int, name: str) -> int:

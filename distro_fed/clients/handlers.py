@@ -64,14 +64,14 @@ def _work(
     if not deliveries:
         if member is not None:
             member.policy.refuse_plain()
-        return reply_records(in_clear(state.participant(context), request, state.round_info(request, context)))
+        return reply_records(in_clear(state.participant(context, request), request, state.round_info(request, context)))
     if member is None:
         raise _no_files()
-    participant, info = state.participant(context), state.round_info(request, context)
+    participant, info = state.participant(context, request), state.round_info(request, context)
     asked = request_digest(message.content.config_records[CONFIG])
     try:
         reply, masked = under_masks(
-            participant, request, info, lambda: MaskedUpload.open(member, deliveries[0], context, asked)
+            participant, request, info, lambda: MaskedUpload.open(member, deliveries[0], context, asked, info.settings)
         )
     except (Refused, LedgerError) as error:
         return add_messages(RecordDict(), [member.session.refusal(error, deliveries[0])])

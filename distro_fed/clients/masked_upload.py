@@ -14,8 +14,9 @@ from distro_fed.clients.secure_member import SecureMember
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout
 from distro_fed.replica import Replica
-from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest
-from distro_fed.secure_aggregation.update_vector import to_vector
+from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest, work_digest
+from distro_fed.secure_aggregation.update_vector import summable, to_vector
+from distro_fed.settings import RunSettings
 from distro_fed.transport.secure_records import keep_state, kept_state
 
 if TYPE_CHECKING:
@@ -35,15 +36,20 @@ class MaskedUpload:
         Carries the member's state.
     request : bytes
         Digest of what the server asks for.
+    work : bytes
+        Digest of the settings that this member trains with.
     """
 
     member: SecureMember
     delivery: Delivery
     context: Context
     request: bytes
+    work: bytes
 
     @classmethod
-    def open(cls, member: SecureMember, message: bytes, context: Context, request: bytes) -> MaskedUpload:
+    def open(
+        cls, member: SecureMember, message: bytes, context: Context, request: bytes, settings: RunSettings
+    ) -> MaskedUpload:
         """Check a delivery.
 
         Raises
@@ -51,22 +57,23 @@ class MaskedUpload:
         Refused
             With the reason; nothing has changed.
         """
-        return cls(member, member.session.receive_shares(message, kept_state(context)), context, request)
+        delivery = member.session.receive_shares(message, kept_state(context))
+        return cls(member, delivery, context, request, work_digest(settings))
 
     @property
     def rounding_seed(self) -> int:
         """Seed of the stochastic rounding that nobody else knows, 0 <= seed < 2**63."""
         return int.from_bytes(self.delivery.rounding_key[:8], "little") >> 1
 
-    def send_update(self, body: bytes, space: Layout, numbers: Sequence[float], replica: Replica) -> bytes:
-        """Mask a coded update; its scales and further numbers go under the masks too.
+    def send_update(self, body: bytes, space: Layout, losses: Sequence[float | None], replica: Replica) -> bytes:
+        """Mask a coded update; its scales and losses go under the masks too.
 
         Parameters
         ----------
         body : bytes
             Coded by the uplink compressor of the run, in ``space``.
-        numbers : sequence of float
-            Metrics, each at least 0.
+        losses : sequence of float or None
+            Those that are None, negative or not finite are missing in the mean.
         replica : Replica
             What training started from.
         """
@@ -75,11 +82,12 @@ class MaskedUpload:
         if code is None:
             raise SettingsError(f"updates of {compressor.describe()!r} cannot be summed under masks")
         codes, scales = code.integers(body, space)
-        return self._send(to_vector(codes, [*scales.tolist(), *numbers], code.bits), space.digest, replica)
+        return self._send(to_vector(codes, [*scales.tolist(), *summable(losses)], code.bits), space.digest, replica)
 
-    def send_numbers(self, numbers: Sequence[float], replica: Replica) -> bytes:
-        """Mask metrics alone."""
-        return self._send(to_vector(np.empty(0, np.uint8), numbers, self.delivery.proposal.bits), b"", replica)
+    def send_losses(self, losses: Sequence[float | None], replica: Replica) -> bytes:
+        """Mask losses alone."""
+        vector = to_vector(np.empty(0, np.uint8), summable(losses), self.delivery.proposal.bits)
+        return self._send(vector, b"", replica)
 
     def _send(self, vector: NDArray[np.unsignedinteger], space: bytes, replica: Replica) -> bytes:
         answer = self.member.session.send_masked(
@@ -87,7 +95,7 @@ class MaskedUpload:
             vector,
             model=model_digest(replica.chain + self.request),
             layout=layout_digest(space),
-            plan=plan_digest(replica.agreement.run),
+            plan=plan_digest(replica.agreement.run, self.work),
         )
         keep_state(self.context, answer.state)
         return answer.reply

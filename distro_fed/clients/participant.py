@@ -20,7 +20,7 @@ from distro_fed.clients.task import LocalTask, RoundInfo, TrainResult
 from distro_fed.compression.base import Residual, RoundKey
 from distro_fed.errors import TrainingError, WrongBase, WrongRun
 from distro_fed.replica import Replica
-from distro_fed.transport.records import Reply, Request, Status
+from distro_fed.transport.records import DRIFT, Reply, Request, Status
 from distro_fed.update import Kind
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ class Participant:
         metrics, result = self._train(replica, request, info)
         body = self._compress(result, replica, info, upload.rounding_seed)
         space = self.agreement.space(replica.key(info.round))
-        numbers = [float(result.loss), *_held_out_numbers(metrics)]
-        masked = upload.send_update(body, space, numbers, replica)
+        masked = upload.send_update(body, space, [float(result.loss), metrics.get("held-out-loss")], replica)
         return Reply(Status.OK, info.name, self.replicas.retained_version), masked
 
     def evaluate_masked(self, request: Request, info: RoundInfo, open_: OpenUpload) -> tuple[Reply, bytes]:
@@ -98,8 +97,7 @@ class Participant:
             return replica, b""
         upload = open_()
         self._load(replica)
-        numbers = _held_out_numbers(self._evaluate_or_not(info))
-        masked = upload.send_numbers(numbers, replica)
+        masked = upload.send_losses([self._evaluate_or_not(info).get("held-out-loss")], replica)
         return Reply(Status.OK, info.name, self.replicas.retained_version), masked
 
     def evaluate(self, request: Request, info: RoundInfo) -> Reply:
@@ -123,7 +121,8 @@ class Participant:
         try:
             return self.replicas.bring_to(request)
         except WrongBase:
-            return Reply(Status.BEHIND, info.name, self.replicas.start_for(request))
+            code = DRIFT if self.replicas.differs_from(request) else ""
+            return Reply(Status.BEHIND, info.name, self.replicas.start_for(request), code=code)
 
     def _load(self, replica: Replica) -> None:
         """Put the model into the state of the replica; nothing of what another member did stays."""
@@ -171,7 +170,7 @@ class Participant:
         return body
 
     def _add_residual(self, vector: torch.Tensor, replica: Replica, info: RoundInfo) -> None:
-        if self.residuals is not None and (residual := self.residuals.load(replica)) is not None:
+        if self.residuals is not None and (residual := self.residuals.load(replica, info.round)) is not None:
             vector.add_(residual.to(vector.device), alpha=info.settings.compression.error_feedback_decay)
 
     def _keep_residual(self, unsent: torch.Tensor, replica: Replica, round_: int, body: bytes) -> None:
@@ -209,12 +208,6 @@ class Participant:
                 "is sent is the change of the objects that were there"
             )
         return self.trainable.delta(replica.values)
-
-
-def _held_out_numbers(metrics: Mapping[str, float]) -> list[float]:
-    """Held-out loss, and 1 if there is one: a mean is over those who have one."""
-    loss = metrics.get("held-out-loss")
-    return [0.0, 0.0] if loss is None else [loss, 1.0]
 
 
 def _rounding_seed(seed: int, round_: int, name: str) -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from distro_fed.clients import handlers
+from distro_fed.clients.data_source import follows_run_paths
+from distro_fed.clients.egress_guard import LOG_FILE, EgressGuard
 from distro_fed.clients.guard import guarded
+from distro_fed.clients.node_overrides import LOCAL_PROCESSES
 from distro_fed.clients.process_state import ProcessState
 from distro_fed.clients.task import EvaluateResult, LocalTask, RoundInfo, TrainResult
 from distro_fed.errors import SettingsError
@@ -112,9 +116,13 @@ class PrivateClient:
         return cls(task.load, task.train, task.evaluate, **options)
 
     def app(self) -> ClientApp:
-        """A Flower ``ClientApp``; more handlers may be added to it."""
-        app = ClientApp()
+        """A Flower ``ClientApp``; more handlers may be added to it.
+
+        An :class:`~distro_fed.clients.egress_guard.EgressGuard` stands before all of them, also before those that are
+        added.
+        """
         state = self._state
+        app = ClientApp(mods=[EgressGuard(state.name, self._egress_log)])
         guard = guarded(state.name, state.facts)
 
         @app.query("hello")
@@ -138,6 +146,13 @@ class PrivateClient:
             return Message(handlers.evaluate(message, context, state), reply_to=message)
 
         return app
+
+    def _egress_log(self, context: Context) -> Path | None:
+        folder = self._state.folder(context)
+        if folder is None or not follows_run_paths(context.node_config):
+            return folder and folder / LOG_FILE
+        # virtual nodes of a simulation share a state folder
+        return folder / "egress" / f"{context.node_config.get('partition-id', context.node_id)}.jsonl"
 
 
 class _FunctionTask:
@@ -176,6 +191,11 @@ class _FunctionTask:
 
     def train(self, trainable: Trainable, agreement: Agreement, info: RoundInfo) -> TrainResult:
         del agreement
+        if info.node_config.get(LOCAL_PROCESSES, 1) != 1:
+            raise SettingsError(
+                f"node config {LOCAL_PROCESSES} = {info.node_config[LOCAL_PROCESSES]!r} is for make_client_app(); a "
+                "training function or Trainer starts its processes by itself, for instance through accelerate"
+            )
         result = self._train(trainable.model, info)
         if not isinstance(result, TrainResult):
             raise SettingsError(

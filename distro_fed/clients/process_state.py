@@ -11,6 +11,7 @@ import logging
 import re
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from flwr.app import Context
 
 from distro_fed.agreement import Agreement
 from distro_fed.clients.data_source import follows_run_paths
+from distro_fed.clients.node_overrides import with_node_overrides
 from distro_fed.clients.participant import Participant
 from distro_fed.clients.replica_store import ReplicaStore
 from distro_fed.clients.residual_store import ResidualStore
@@ -65,7 +67,7 @@ class ProcessState:
             # whether this machine may download is for its owner to say, not for whoever starts a run
             allowed = context.node_config.get("allow-download") is True
             settings = replace(settings, model=replace(settings.model, allow_download=allowed))
-        return settings
+        return with_node_overrides(settings, context.node_config)
 
     def name(self, context: Context) -> str:
         """The organisation's name; never raises, since replies about failures carry it."""
@@ -100,30 +102,39 @@ class ProcessState:
 
     def facts(self, context: Context) -> dict[str, str]:
         """Public facts of the run as this member sees it."""
-        return self._load(context).agreement.facts()
+        return self._load(context, None).agreement.facts()
 
-    def participant(self, context: Context) -> Participant:
-        """The organisation that a message is for."""
-        run, settings = self._load(context), self.settings(context)
+    def participant(self, context: Context, request: Request) -> Participant:
+        """The organisation that a message is for.
+
+        In a resumed run its files are found by the id of the Flower run that the run began in.
+        """
+        run, settings = self._load(context, request.run_id or context.run_id), self.settings(context)
         residuals = None
         if settings.compression.error_feedback and run.folder is None:
             log.warning("error-feedback = true, but there is no state-dir to keep a residual in: going on without")
         if settings.compression.error_feedback and run.folder is not None:
             # two nodes that call themselves the same are still two organisations
             own = f"{self.name(context)} {context.node_config.get('partition-id', context.node_id)}"
-            path = run.folder / "residuals" / f"{_file_name(own)}.safetensors"
-            member = self.secure_member(context)
-            residuals = ResidualStore(path) if member is None else ResidualStore(path, member.survived)
+            folder, member = run.folder / "residuals" / _file_name(own), self.secure_member(context)
+            residuals = ResidualStore(folder, context.run_id, None if member is None else _was_summed(member))
         return Participant(self._task, run.trainable, run.agreement, run.replicas, residuals, run.buffers)
 
-    def _load(self, context: Context) -> _LoadedRun:
+    def _load(self, context: Context, run_id: int | None) -> _LoadedRun:
+        """What belongs to a run; None: the one that is loaded, if there is one."""
         with self._lock:
-            if self._run is None or self._run.run_id != context.run_id:
+            settings = self.settings(context)
+            if run_id is None:
+                run_id = self._run.wanted[0] if self._run is not None else context.run_id
+            # members that share a process may want the model on another device or in another format
+            wanted = (run_id, settings.model, settings.training.device)
+            if self._run is None or self._run.wanted != wanted:
                 self._run = None  # the model of the run before is freed first
-                self._run = _LoadedRun(self._task, self.settings(context), context, self._folder(context))
+                self._run = _LoadedRun(self._task, settings, run_id, self.folder(context))
             return self._run
 
-    def _folder(self, context: Context) -> Path | None:
+    def folder(self, context: Context) -> Path | None:
+        """Where this machine keeps what outlives a message; None: nothing is kept."""
         if self._state_dir is not None:
             return Path(self._state_dir) if self._state_dir else None
         chosen = context.node_config.get("state-dir", "")
@@ -143,17 +154,26 @@ def _in_this_process(key: str, task: LocalTask, settings: RunSettings | None, st
 
 
 class _LoadedRun:
-    def __init__(self, task: LocalTask, settings: RunSettings, context: Context, state_dir: Path | None) -> None:
-        self.run_id = context.run_id
+    def __init__(self, task: LocalTask, settings: RunSettings, run_id: int, state_dir: Path | None) -> None:
+        self.wanted = (run_id, settings.model, settings.training.device)
         trainable, base_digest = task.load(settings)
         uplink, downlink = configured_compressors(settings)
         self.trainable: Trainable = trainable
         self.agreement = Agreement(
-            trainable.layout, uplink, downlink, settings.seed, base_digest, context.run_id, trainable.turns
+            trainable.layout, uplink, downlink, settings.seed, base_digest, run_id, trainable.turns
         )
         self.buffers = {name: buffer.clone() for name, buffer in trainable.model.named_buffers()}
         self.folder = None if state_dir is None else state_dir / self.agreement.run.hex()
         self.replicas = ReplicaStore(Replica.initial(self.agreement, trainable.read().cpu()), self.folder)
+
+
+def _was_summed(member: SecureMember) -> Callable[[int, int], bool]:
+    """Whether what a member sent in a round of a Flower run is in that round's sum; a run may go on in another one."""
+
+    def was_summed(run_id: int, round_: int) -> bool:
+        return replace(member, run=run_id).survived(round_)
+
+    return was_summed
 
 
 def _file_name(name: str) -> str:

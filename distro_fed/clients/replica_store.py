@@ -8,9 +8,11 @@ is told so.
 from __future__ import annotations
 
 import logging
+import re
+import zlib
 from pathlib import Path
 
-from distro_fed.errors import ReplicaError, UpdateError, WrongBase
+from distro_fed.errors import UpdateError, WrongBase
 from distro_fed.files import write_atomically
 from distro_fed.replica import Replica, advance
 from distro_fed.transport.records import Request
@@ -20,11 +22,16 @@ log = logging.getLogger("distro_fed")
 
 #: replaying more updates than this in a new process costs more than writing the state once
 SNAPSHOT_EVERY = 16
-_SNAPSHOTS = "snapshot-" + "[0-9]" * 8 + ".frame"
+#: version, and checksum of the file
+_SNAPSHOT = re.compile(r"snapshot-\d{8}-[0-9a-f]{8}\.frame")
+_NEEDS_KEYFRAME = -1
 
 
 class ReplicaStore:
     """Brings the replica to the version that a request asks for.
+
+    A replica whose values are not what its version says, because bits have flipped in memory or in a file, is never
+    trained: the member asks for a full state, and says why.
 
     Parameters
     ----------
@@ -36,6 +43,8 @@ class ReplicaStore:
 
     def __init__(self, initial: Replica, folder: Path | None) -> None:
         self._replica = initial
+        self._checksum = initial.checksum()
+        self._damaged = False
         self._from_keyframe = False
         self._folder = folder
         if folder is not None:
@@ -44,23 +53,30 @@ class ReplicaStore:
                 self._catch_up(folder, None)
             except OSError as error:
                 self._do_without(error)
+            self._checksum = self._replica.checksum()
 
     def start_for(self, request: Request) -> int:
         """Version from which the server must start to serve this member; -1: it needs a full state.
 
-        A version whose chain digest differs from the server's is of no use as a start.
+        A version whose chain digest differs from the server's is of no use as a start, and neither is one that the
+        server has gone back behind.
         """
+        behind = self._replica.version > request.version
+        return _NEEDS_KEYFRAME if behind or self.differs_from(request) else self._replica.version
+
+    def differs_from(self, request: Request) -> bool:
+        """Whether the replica held here is not the server's of that version, as far as the request tells."""
         version, chain = self._replica.version, self._replica.chain
         theirs = {update.base_version: update.chain for update in request.frames}
         theirs[request.version] = request.chain
-        return version if theirs.get(version, chain) == chain else -1
+        return self._damaged or theirs.get(version, chain) != chain
 
     @property
     def retained_version(self) -> int:
         """Version that is still held when the next message finds a new process."""
         if self._folder is not None:
             return self._replica.version
-        return -1 if self._from_keyframe else 0
+        return _NEEDS_KEYFRAME if self._from_keyframe else 0
 
     def bring_to(self, request: Request) -> Replica:
         """The replica at ``request.version``.
@@ -69,21 +85,26 @@ class ReplicaStore:
         ------
         WrongBase
             The updates held and those in the request do not lead there; :meth:`start_for` says from where
-            the server must start.
-        ReplicaError
-            The request is for an older version than the one held.
+            the server must start. So it is with an older version than the one held: the message is late, or the server
+            has gone back to a checkpoint, and only then it will send what leads there.
         """
-        if request.version < self._replica.version:
-            raise ReplicaError(
-                f"asked for version {request.version}, this member is at {self._replica.version}: a late message"
+        if self._replica.checksum() != self._checksum:
+            self._damaged = True
+            log.error(
+                "the replica at version %d has changed by itself; a full state is asked for", self._replica.version
             )
-        if self._folder is not None:
+        if self._folder is not None and not self._damaged:
             try:
                 self._catch_up(self._folder, request.version)
             except OSError as error:
                 self._do_without(error)
         before = self._replica
-        self._replica = advance(self._replica, request.frames, request.version)
+        try:
+            self._advance(request)
+        finally:
+            # an update that does not fit ends the way half way, and what was applied before it stays
+            if not self._damaged:
+                self._checksum = self._replica.checksum()
         if self._replica.chain != request.chain:
             raise WrongBase(f"version {request.version} here is {self._replica.chain.hex()}, not {request.chain.hex()}")
         if self._replica is not before:
@@ -95,6 +116,20 @@ class ReplicaStore:
                 self._do_without(error)
         return self._replica
 
+    def _advance(self, request: Request) -> None:
+        keyframe = next((update for update in request.frames if update.kind is Kind.KEYFRAME), None)
+        if self._damaged or self._replica.version > request.version:
+            if keyframe is None:
+                raise WrongBase(
+                    f"asked for version {request.version}; this member holds {self._replica.version}"
+                    f"{', damaged' if self._damaged else ''}, and there is no way from there"
+                )
+            self._replica = Replica.from_keyframe(self._replica.agreement, keyframe)
+            self._damaged = False
+            if self._folder is not None:
+                self._forget_from(self._folder, keyframe.base_version)
+        self._replica = advance(self._replica, request.frames, request.version)
+
     def _do_without(self, error: OSError) -> None:
         """Files are an accelerator: without them the server is told that nothing is kept."""
         log.warning("the state folder %s cannot be used (%s); nothing is kept between messages", self._folder, error)
@@ -102,18 +137,14 @@ class ReplicaStore:
 
     def _catch_up(self, folder: Path, target: int | None) -> None:
         """Advance with what processes of this machine have kept: the newest snapshot, and updates after it."""
-        for path in sorted(folder.glob(_SNAPSHOTS), reverse=True):
+        for path in reversed(_snapshots(folder)):
             if _version(path) <= self._replica.version:
                 break
             if target is not None and _version(path) > target:
                 continue
-            try:
-                self._replica = Replica.from_keyframe(self._replica.agreement, parse_frame(path.read_bytes()))
-                self._from_keyframe = True
+            if self._take_snapshot(path):
                 break
-            except (UpdateError, OSError) as error:  # damaged, or just pruned by another process
-                log.warning("snapshot %s is passed over: %s", path, error)
-        while target is None or self._replica.version < target:
+        while not self._damaged and (target is None or self._replica.version < target):
             path = _frame_path(folder, self._replica.version)
             try:
                 self._replica.apply(parse_frame(path.read_bytes()))
@@ -124,25 +155,55 @@ class ReplicaStore:
                 path.unlink(missing_ok=True)
                 return
 
+    def _take_snapshot(self, path: Path) -> bool:
+        """Go on from a snapshot; False if it is of no use and an older one may be."""
+        try:
+            data = path.read_bytes()
+            replica = Replica.from_keyframe(self._replica.agreement, parse_frame(data))
+        except (UpdateError, OSError) as error:  # damaged, or just pruned by another process
+            log.warning("snapshot %s is passed over: %s", path, error)
+            return False
+        self._replica, self._from_keyframe = replica, True
+        if f"{zlib.crc32(data):08x}" != path.stem.split("-")[2]:
+            log.error("snapshot %s is sound, but not what was written; a full state is asked for", path)
+            path.unlink(missing_ok=True)
+            self._damaged = True
+        return True
+
     def _keep(self, folder: Path, frames: tuple[Update, ...]) -> None:
         for update in frames:
             path = _frame_path(folder, update.base_version)
             if update.kind is Kind.AGGREGATE and not path.exists():
                 write_atomically(path, update.to_bytes())
-        newest = max((_version(path) for path in folder.glob(_SNAPSHOTS)), default=0)
+        newest = max(map(_version, _snapshots(folder)), default=0)
         keyframe_came = any(update.kind is Kind.KEYFRAME for update in frames)
         if keyframe_came or self._replica.version - newest >= SNAPSHOT_EVERY:
             self._snapshot(folder)
 
     def _snapshot(self, folder: Path) -> None:
-        version = self._replica.version
-        write_atomically(folder / f"snapshot-{version:08d}.frame", self._replica.keyframe(0).to_bytes())
+        data = self._replica.keyframe(0).to_bytes()
+        write_atomically(folder / f"snapshot-{self._replica.version:08d}-{zlib.crc32(data):08x}.frame", data)
         # the snapshot before and what follows it stay: another process may be reading them
-        kept = sorted(folder.glob(_SNAPSHOTS))[-2:]
+        kept = _snapshots(folder)[-2:]
         oldest = _version(kept[0])
-        for path in [*folder.glob(_SNAPSHOTS), *(folder / "updates").glob("[0-9]" * 8 + ".frame")]:
+        for path in [*_snapshots(folder), *_updates(folder)]:
             if _version(path) < oldest and path not in kept:
                 path.unlink(missing_ok=True)
+
+    def _forget_from(self, folder: Path, version: int) -> None:
+        """Throw away what leads on from a version along a way that the server did not go."""
+        for path in [*_snapshots(folder), *_updates(folder)]:
+            if _version(path) >= version:
+                path.unlink(missing_ok=True)
+
+
+def _snapshots(folder: Path) -> list[Path]:
+    """Snapshots in a folder, the newest last."""
+    return sorted(path for path in folder.glob("snapshot-*.frame") if _SNAPSHOT.fullmatch(path.name))
+
+
+def _updates(folder: Path) -> list[Path]:
+    return list((folder / "updates").glob("[0-9]" * 8 + ".frame"))
 
 
 def _frame_path(folder: Path, base_version: int) -> Path:
@@ -150,4 +211,5 @@ def _frame_path(folder: Path, base_version: int) -> Path:
 
 
 def _version(path: Path) -> int:
-    return int(path.stem.rpartition("-")[2])
+    """Version of a snapshot, or the one that an update applies to."""
+    return int(path.stem.split("-")[1] if path.name.startswith("snapshot-") else path.stem)

@@ -1,6 +1,6 @@
-"""What compression left unsent, kept in a file of the organisation's own.
+"""What compression left unsent, kept in files of the organisation's own.
 
-The residual is an accelerator: if the file is gone, damaged or of another shape, training goes on without
+The residual is an accelerator: if a file is gone, damaged or of another shape, training goes on without
 it. It is derived from private data and never leaves the machine.
 """
 
@@ -21,57 +21,73 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("distro_fed")
 
+#: that of the last round, and the one before it: a resumed run does the last round again
+_KEPT = 2
+_NAMES = "[0-9]" * 8 + ".safetensors"
+
 
 class ResidualStore:
-    """One organisation's residual, in coefficient space or, where that changes, in the layout of the tensors.
+    """One organisation's residuals, in coefficient space or, where that changes, in the layout of the tensors.
 
     Parameters
     ----------
-    path : Path
-        A safetensors file.
-    was_summed : callable
-        Whether what was sent in a round went into the aggregated update, as far as this member knows.
+    folder : Path
+        One safetensors file for each of the last rounds that this organisation took part in.
+    flower_run : int
+        Flower's id of the run; a run that is resumed has another one from then on.
+    was_summed : callable, optional
+        ``was_summed(flower_run, round) -> bool``: whether what was sent in a round went into the aggregated update, as
+        far as this member knows. By default it is taken to be so if the run went on.
     """
 
-    def __init__(self, path: Path, was_summed: Callable[[int], bool] = lambda _: True) -> None:
-        self._path, self._was_summed = path, was_summed
+    def __init__(self, folder: Path, flower_run: int = 0, was_summed: Callable[[int, int], bool] | None = None) -> None:
+        self._folder, self._flower_run = folder, flower_run
+        self._was_summed = was_summed or (lambda _run, _round: True)
 
-    def load(self, replica: Replica) -> torch.Tensor | None:
+    def load(self, replica: Replica, round_: int) -> torch.Tensor | None:
         """Residual to add to an update on top of this replica; flat float32, as ``agreement.residual_layout`` says.
 
-        If the run still is at the version that the last update was made for, that round was skipped and
-        what was sent is part of the residual again; so it is if the round went on without this member's update. None
-        if there is none that fits.
+        It is the one that was there before ``round_``: if the server did not live to use what was sent in that very
+        round, the round is done again as if for the first time. If the run still is at the version that the update
+        of an earlier round was made for, that round was skipped and what was sent is part of the residual again; so it
+        is if the run went on without this member's update. None if there is none that fits.
         """
         from safetensors import SafetensorError
         from safetensors.torch import load
 
+        before = [path for path in sorted(self._folder.glob(_NAMES)) if _round(path) < round_]
+        if not before:
+            return None
+        path, sent_in = before[-1], _round(before[-1])
         try:
-            kept = load(self._path.read_bytes())
+            kept = load(path.read_bytes())
             residual, expected = kept["residual"], replica.agreement.residual_layout.numel
             if tuple(residual.shape) != (expected,) or not bool(residual.isfinite().all()):
                 raise ValueError("it does not fit this run")
+            if int(kept["version"]) > replica.version:
+                raise ValueError(f"it is of version {int(kept['version'])}, and the run is at {replica.version} again")
             skipped = int(kept["version"]) == replica.version
-            if not skipped and not self._was_summed(int(kept["round"])):
+            flower_run = int.from_bytes(kept["flower-run"].numpy().tobytes(), "little")
+            if not skipped and not self._was_summed(flower_run, sent_in):
                 if replica.agreement.residual is Residual.IN_TENSORS:
                     raise ValueError("the round went on without this member, and its basis is gone")
                 skipped = True
             if skipped:
-                _take_back(kept["sent"].numpy().tobytes(), residual, replica, int(kept["round"]))
+                _take_back(kept["sent"].numpy().tobytes(), residual, replica, sent_in)
         except FileNotFoundError:
             return None
         except (SafetensorError, OSError, KeyError, ValueError, CorruptBody) as error:
-            log.warning("the residual in %s is not used: %s", self._path, error)
+            log.warning("the residual in %s is not used: %s", path, error)
             return None
         return residual
 
     def save(self, residual: torch.Tensor, version: int, round_: int, sent: bytes) -> None:
-        """Replace the residual.
+        """Keep the residual after a round; those before the last two, and of later rounds, go.
 
         Parameters
         ----------
         residual : torch.Tensor
-            What the last update left unsent.
+            What the update left unsent.
         version : int
             Version that the update was made on top of.
         round_ : int
@@ -85,10 +101,19 @@ class ResidualStore:
         tensors = {
             "residual": residual.detach().cpu().contiguous(),
             "version": torch.tensor(version),
-            "round": torch.tensor(round_),
+            "flower-run": torch.frombuffer(bytearray(self._flower_run.to_bytes(8, "little")), dtype=torch.uint8),
             "sent": torch.frombuffer(bytearray(sent), dtype=torch.uint8),
         }
-        write_atomically(self._path, save(tensors))
+        newest = self._folder / f"{round_:08d}.safetensors"
+        write_atomically(newest, save(tensors))
+        kept = [path for path in sorted(self._folder.glob(_NAMES)) if _round(path) <= round_][-_KEPT:]
+        for path in self._folder.glob(_NAMES):
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+
+def _round(path: Path) -> int:
+    return int(path.stem)
 
 
 def _take_back(body: bytes, residual: torch.Tensor, replica: Replica, round_: int) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from distro_fed.clients.local_workers import LocalGroup
+
     Batch = dict[str, torch.Tensor]
 
 
@@ -66,6 +68,7 @@ def train_locally(
     first_step: int,
     total_steps: int,
     settings: TrainingSettings,
+    group: LocalGroup | None = None,
 ) -> LocalTraining:
     """Train ``parameters`` in place with the optimizer that the settings name.
 
@@ -82,6 +85,9 @@ def train_locally(
         Global number of the first optimizer step.
     total_steps : int
         Optimizer steps of the whole run.
+    settings : TrainingSettings
+    group : LocalGroup, optional
+        Other processes that do the same, each with its share of the micro-batches; all end with the same parameters.
 
     Raises
     ------
@@ -103,7 +109,7 @@ def train_locally(
             micro_batches = [batch_at(step * accumulation + i) for i in range(accumulation)]
             # every token of the step weighs the same, however micro-batches cut it
             step_tokens = sum(int((batch["labels"][:, 1:] != -100).sum()) for batch in micro_batches)
-            for batch in micro_batches:
+            for batch in group.share(micro_batches) if group else micro_batches:
                 with _autocast(settings, device):
                     loss, _ = summed_loss(model, {key: value.to(device) for key, value in batch.items()})
                 value = float(loss.detach())
@@ -115,12 +121,14 @@ def train_locally(
                 torch.autograd.backward(loss / max(1, step_tokens))
                 loss_sum += value
             tokens += step_tokens
+            if group:
+                group.add_gradients(trained)
             if settings.max_grad_norm > 0:
                 torch.nn.utils.clip_grad_norm_(trained, settings.max_grad_norm)
             rate = learning_rate_at(step, total_steps, settings)
             for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
+                for parameter_group in optimizer.param_groups:
+                    parameter_group["lr"] = rate
                 optimizer.step()
                 # gradients are zeroed, not freed: mapping the memory anew in every step costs more
                 optimizer.zero_grad(set_to_none=False)
@@ -128,6 +136,8 @@ def train_locally(
         for parameter in trained:
             parameter.grad = None
         model.eval()
+    if group:
+        loss_sum = group.add(loss_sum, trained[0])
     return LocalTraining(loss=loss_sum / max(1, tokens), tokens=tokens)
 
 

@@ -6,6 +6,7 @@ With ``L = 2**bits``, code ``c`` stands for ``scale * (2 c - L + 1) / (L - 1)``:
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 from distro_fed.compression.base import Compressor, Decoded
 from distro_fed.compression.bits import check_padding, pack_bits, packed_size, unpack_slice
-from distro_fed.compression.blocks import blocks
+from distro_fed.compression.blocks import BLOCK, blocks
+from distro_fed.compression.random_rounding import RandomRounding
 from distro_fed.compression.scales import SCALE_BYTES, pack_scales, tensor_scales, unpack_scales
 from distro_fed.errors import CorruptBody, SettingsError
 
@@ -83,14 +85,34 @@ class Quantized(Compressor):
         measured = tensor_scales(coefficients, space, "mean" if self.bits == 1 else "max")
         packed = pack_scales(measured, up=self.bits > 1)
         scales = unpack_scales(np.frombuffer(packed, np.uint8), len(space))
-        generator = torch.Generator().manual_seed(seed)
-        codes = np.empty(space.numel, np.uint8)
+        rounding = RandomRounding(seed)
+        # a buffer that grows would be copied again and again
+        body = io.BytesIO(bytes(len(packed) + packed_size(space.numel, self.bits)))
+        body.write(packed)
+        # the codes of one block at a time, packed while they are in the cache; a block may hold many tensors
+        codes = np.empty(min(BLOCK, space.numel), np.uint8)
         for (_, where), scale in zip(space.slices(), scales.tolist(), strict=True):
-            for block in blocks(where.start, where.stop):
-                values = coefficients[block]
-                chosen = _signs(values, generator) if self.bits == 1 else self._levels(values, scale, generator)
-                codes[block] = chosen.cpu().numpy()
-        return packed + pack_bits(codes, self.bits)
+            start = where.start
+            while start < where.stop:
+                first = start % BLOCK
+                size = min(where.stop - start, BLOCK - first)
+                self._code(coefficients[start : start + size], scale, rounding, codes[first : first + size])
+                start += size
+                if start % BLOCK == 0:
+                    body.write(self._packed(codes))
+        body.write(self._packed(codes[: space.numel % BLOCK]))
+        return body.getvalue()
+
+    def _code(self, values: torch.Tensor, scale: float, rounding: RandomRounding, out: NDArray[np.uint8]) -> None:
+        if self.bits == 1:
+            out[:] = _signs(values, rounding)
+        elif scale == 0.0:
+            out[:] = 0
+        else:
+            rounding.codes(values.detach().cpu().numpy(), scale, 2**self.bits - 1, out)
+
+    def _packed(self, codes: NDArray[np.uint8]) -> bytes | memoryview:
+        return codes.data if self.bits == 8 else pack_bits(codes, self.bits)  # 8 bits are their own packing
 
     def decode(self, body: bytes | memoryview, space: Layout) -> Decoded:
         """Check the length, the scales and the padding; every code is a level."""
@@ -119,24 +141,13 @@ class Quantized(Compressor):
         start = len(space) * SCALE_BYTES
         return unpack_slice(raw[start:], 0, space.numel, self.bits), unpack_scales(raw[:start], len(space))
 
-    def _levels(self, values: torch.Tensor, scale: float, generator: torch.Generator) -> torch.Tensor:
-        if scale == 0.0:
-            return torch.zeros(values.numel(), dtype=torch.uint8)
-        steps = 2**self.bits - 1
-        # drawn on the CPU: the same seed gives the same body on every device
-        noise = torch.rand(values.numel(), generator=generator).to(values.device)
-        place = (values / scale).add_(1.0).mul_(steps / 2).add_(noise).floor_()
-        # place + noise < steps + 1 rounds up to steps + 1 now and then, as float32
-        return place.clamp_(max=steps).to(torch.uint8)
 
-
-def _signs(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    positive = values > 0
-    zero = torch.nonzero(values == 0).squeeze(1)
-    if zero.numel():
-        drawn = torch.randint(0, 2, (zero.numel(),), generator=generator, dtype=torch.uint8)
-        positive[zero] = drawn.to(values.device, torch.bool)
-    return positive.to(torch.uint8)
+def _signs(values: torch.Tensor, rounding: RandomRounding) -> NDArray[np.uint8]:
+    positive: NDArray[np.bool_] = (values > 0).cpu().numpy()
+    zero = torch.nonzero(values == 0).squeeze(1).cpu().numpy()
+    if zero.size:
+        positive[zero] = rounding.coins(zero.size)
+    return positive.view(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

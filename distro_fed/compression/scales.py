@@ -42,13 +42,16 @@ def tensor_scales(flat: torch.Tensor, space: Layout, statistic: Literal["mean", 
     for index, (spec, where) in enumerate(space.slices()):
         total = largest = 0.0
         for block in blocks(where.start, where.stop):
-            magnitudes = torch.abs(flat[block], out=buffer[: block.stop - block.start])
-            here = float(magnitudes.amax())
+            if statistic == "max":
+                low, high = torch.aminmax(flat[block])
+                here = max(-float(low), float(high))
+            else:
+                magnitudes = torch.abs(flat[block], out=buffer[: block.stop - block.start])
+                here = float(magnitudes.amax())
+                total += float(magnitudes.sum())
             if not here < LARGEST:  # a NaN compares false
                 raise TrainingError(not_usable(spec.name, here))
             largest = max(largest, here)
-            if statistic == "mean":
-                total += float(magnitudes.sum())
         scales[index] = largest if statistic == "max" else total / max(spec.numel, 1)
     return scales
 

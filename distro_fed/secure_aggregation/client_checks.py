@@ -14,7 +14,7 @@ from distro_fed.secure_aggregation.proposal import Proposal
 from distro_fed.secure_aggregation.refusals import Reason, refuse
 from distro_fed.secure_aggregation.roster import Roster
 from distro_fed.secure_aggregation.transcript import body_digest, signed_bytes
-from distro_fed.secure_aggregation.weighting import Weighting
+from distro_fed.secure_aggregation.weighting import total_weight
 
 
 def check_proposal(proposal: Proposal, roster: Roster, policy: Policy, me: int, run: int) -> None:
@@ -34,21 +34,18 @@ def check_proposal(proposal: Proposal, roster: Roster, policy: Policy, me: int, 
         raise refuse(Reason.COHORT_CHANGED, f"{size} of {len(roster.members)} members")
     if proposal.threshold != rules.threshold(size, policy.server):
         raise refuse(Reason.WRONG_THRESHOLD, f"{proposal.threshold}, not {rules.threshold(size, policy.server)}")
-    _check_numbers(proposal, policy)
+    _check_numbers(proposal, roster, policy)
 
 
-def _check_numbers(proposal: Proposal, policy: Policy) -> None:
+def _check_numbers(proposal: Proposal, roster: Roster, policy: Policy) -> None:
     low, high = policy.bits
     if not max(low, 1) <= proposal.bits <= min(high, MAX_BITS):
         raise refuse(Reason.FORBIDDEN_BITS, f"{proposal.bits}, allowed are {low} to {high}")
-    width = rules.sum_width(proposal.bits, len(proposal.cohort))
-    if proposal.width != width:
-        raise refuse(Reason.WRONG_WIDTH, f"{proposal.width}, not {width}")
-    masked = proposal.weighting == Weighting.MASKED
-    weightable = proposal.bits > 1 or proposal.weighting == Weighting.UNIFORM
-    cap = policy.weight_cap if masked else 0
-    if proposal.weighting not in policy.weights or proposal.weight_cap != cap or not weightable:
-        raise refuse(Reason.FORBIDDEN_WEIGHTS, f"weighting {proposal.weighting}, cap {proposal.weight_cap}, own {cap}")
+    if proposal.weighting not in policy.weights:
+        raise refuse(Reason.FORBIDDEN_WEIGHTS, f"weighting {proposal.weighting}")
+    width = rules.sum_width(proposal.bits, total_weight(proposal.weighting, roster, proposal.cohort))
+    if proposal.width != width or width > rules.MAX_WIDTH:
+        raise refuse(Reason.WRONG_WIDTH, f"{proposal.width}, not {width}, at most {rules.MAX_WIDTH}")
     if not 1 <= proposal.count <= policy.max_values:
         raise refuse(Reason.TOO_MANY_VALUES, f"{proposal.count}, at most {policy.max_values}")
     if not 1 <= proposal.attempt <= policy.max_attempts:

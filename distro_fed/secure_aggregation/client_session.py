@@ -10,11 +10,11 @@ changed. :meth:`ClientSession.respond` makes a refusal into an answer. Stage 2 h
 
 from __future__ import annotations
 
+import hashlib
+import io
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from distro_fed.errors import EncodingError, LedgerError, Refused
 from distro_fed.secure_aggregation import client_checks as checks
@@ -29,7 +29,7 @@ from distro_fed.secure_aggregation.client_state import ClientState, OpenAttempt
 from distro_fed.secure_aggregation.identity import Identity
 from distro_fed.secure_aggregation.key_agreement import new_seed
 from distro_fed.secure_aggregation.ledger import Entry, Ledger, Stage
-from distro_fed.secure_aggregation.masked_vector import Codes, check_codes, mask_vector
+from distro_fed.secure_aggregation.masked_vector import Codes, check_codes, masked_blocks
 from distro_fed.secure_aggregation.messages import (
     HEADER_BYTES,
     SIGNATURE_BYTES,
@@ -47,6 +47,7 @@ from distro_fed.secure_aggregation.proposal import Proposal
 from distro_fed.secure_aggregation.refusals import TEXTS, Reason, refuse
 from distro_fed.secure_aggregation.roster import Roster
 from distro_fed.secure_aggregation.transcript import body_digest, signed_bytes
+from distro_fed.secure_aggregation.weighting import total_weight
 
 log = logging.getLogger("distro_fed")
 
@@ -175,10 +176,10 @@ class ClientSession:
         ----------
         delivery : Delivery
         codes : ndarray of unsigned integers, shape (delivery.proposal.count,)
-            Below ``2**delivery.proposal.bits``.
+            Below ``2**delivery.proposal.bits``; they are multiplied by this member's weight here.
         model, layout, plan : bytes
-            32-byte digests of what was really trained on, of the tensors, and of how they were compressed. Whatever
-            changes with every round, such as public scales, belongs to the model's.
+            32-byte digests of what was really trained on, of the tensors, and of how they were trained and compressed.
+            Whatever changes with every round, such as public scales, belongs to the model's.
 
         Raises
         ------
@@ -196,15 +197,18 @@ class ClientSession:
             if own != announced:
                 raise refuse(reason, f"{announced.hex()[:16]}, own {own.hex()[:16]}")
         check_codes(codes, proposal.count, proposal.bits)
-        end = HEADER_BYTES + packed_size(proposal.count, proposal.width)
-        message = bytearray(end + SIGNATURE_BYTES)
-        message[:HEADER_BYTES] = header(Kind.MASKED_VECTOR, self.me, attempt.context)
-        body = memoryview(message)[HEADER_BYTES:end]
-        mask_vector(codes, proposal.width, vector_masks(attempt), np.frombuffer(body, np.uint8))
-        signed = signed_bytes(Kind.MASKED_VECTOR, self.me, attempt.masking_transcript, body_digest(body))
-        message[end:] = self._identity.sign(signed)
+        size = HEADER_BYTES + packed_size(proposal.count, proposal.width) + SIGNATURE_BYTES
+        # a buffer that grows would be copied again and again
+        reply, body_hash = io.BytesIO(bytes(size)), hashlib.sha256()
+        reply.write(header(Kind.MASKED_VECTOR, self.me, attempt.context))
+        weight = total_weight(proposal.weighting, self._roster, [self.me])
+        for block in masked_blocks(codes, proposal.width, vector_masks(attempt), weight):
+            body_hash.update(block.data)
+            reply.write(block.data)
+        signed = signed_bytes(Kind.MASKED_VECTOR, self.me, attempt.masking_transcript, body_hash.digest())
+        reply.write(self._identity.sign(signed))
         self._ledger.record(_entry(attempt, Stage.MASK))
-        return self._answer(bytes(message), delivery._kept.changed(attempt))
+        return self._answer(reply.getvalue(), delivery._kept.changed(attempt))
 
     def acknowledge(self, message: bytes, state: bytes) -> Answer:
         """Stage 3: sign the set of members that are in the sum."""

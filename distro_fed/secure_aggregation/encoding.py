@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from distro_fed.errors import EncodingError
 
 #: first field of everything that is hashed or signed; changes with the protocol
-DOMAIN = b"distro-fed secure aggregation 1"
+DOMAIN = b"distro-fed secure aggregation 2"
 #: members of a roster have the indices 0 to 254; 255 stands for the server
 MAX_MEMBERS = 255
 MEMBER_SET_BYTES = 32

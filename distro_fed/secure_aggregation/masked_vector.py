@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +23,8 @@ def check_codes(codes: Codes, count: int, bits: int) -> None:
         raise EncodingError(f"code {int(codes.max())} does not fit the {bits} bits that were proposed")
 
 
-def mask_vector(codes: Codes, width: int, masks: Masks, out: NDArray[np.uint8]) -> None:
-    """Add masks to codes modulo ``2**width`` and pack the result.
+def masked_blocks(codes: Codes, width: int, masks: Masks, weight: int = 1) -> Iterator[NDArray[np.uint8]]:
+    """Add masks to weighted codes modulo ``2**width`` and pack the result, block by block.
 
     Parameters
     ----------
@@ -32,15 +34,26 @@ def mask_vector(codes: Codes, width: int, masks: Masks, out: NDArray[np.uint8]) 
         Bits of the modulus.
     masks : Masks
         Not walked yet.
-    out : ndarray of uint8
-        ``packed_size(count, width)`` bytes; overwritten.
+    weight : int
+        Of every code; the largest code times it is below ``2**width``.
+
+    Yields
+    ------
+    ndarray of uint8
+        The next bytes of ``packed_size(count, width)``; overwritten when the next ones are asked for.
     """
-    buffer = np.empty(min(BLOCK, codes.size), word_type(width))
+    longest = min(BLOCK, codes.size)
+    buffer, packed = np.empty(longest, word_type(width)), np.empty(packed_size(longest, width), np.uint8)
     for block in blocks(codes.size):
-        words: Words = buffer[: block.stop - block.start]
+        size = block.stop - block.start
+        words: Words = buffer[:size]
         np.copyto(words, codes[block], casting="same_kind")
+        if weight != 1:
+            np.multiply(words, words.dtype.type(weight), out=words)
         masks.apply(words)
-        pack_block(words, width, out[packed_slice(block, width)])
+        out = packed[: packed_size(size, width)]
+        pack_block(words, width, out)
+        yield out
 
 
 class VectorSum:

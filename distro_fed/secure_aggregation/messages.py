@@ -3,7 +3,7 @@
 Every message has a header of 40 bytes, then a body, then, if a member sends it, an Ed25519 signature of 64 bytes::
 
     0   4   magic "DFSA"
-    4   1   protocol version, 1
+    4   1   protocol version, 2
     5   1   kind
     6   1   sender: index in the roster, 255 for the server
     7   1   reserved, 0
@@ -33,7 +33,7 @@ from distro_fed.secure_aggregation.refusals import Reason, refuse
 from distro_fed.secure_aggregation.shamir import SHARE_BYTES
 
 MAGIC = b"DFSA"
-VERSION = 1
+VERSION = 2
 SERVER = MAX_MEMBERS
 SIGNATURE_BYTES = 64
 _HEADER = struct.Struct("<4sBBBB32s")

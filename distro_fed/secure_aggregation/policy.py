@@ -9,8 +9,7 @@
     fixed-cohort = true             # the cohort is the whole roster
     max-attempts = 3
     bits = [1, 16]
-    weights = ["uniform"]           # "uniform", "roster", "masked"
-    weight-cap = 1000000
+    weights = ["uniform"]           # "uniform", "roster"; the server takes the first of its own
     max-values = 8589934592
 """
 
@@ -23,7 +22,7 @@ from distro_fed.errors import PolicyError
 from distro_fed.files import write_atomically
 from distro_fed.secure_aggregation.encoding import MAX_MEMBERS
 from distro_fed.secure_aggregation.refusals import Reason, refuse
-from distro_fed.secure_aggregation.roster import MAX_WEIGHT, Roster
+from distro_fed.secure_aggregation.roster import Roster
 from distro_fed.secure_aggregation.rules import ServerModel
 from distro_fed.secure_aggregation.toml_file import TomlFile
 from distro_fed.secure_aggregation.weighting import Weighting
@@ -50,10 +49,8 @@ class Policy:
     max_attempts: int = 3
     #: least and most bits of a code, 1..24
     bits: tuple[int, int] = (1, 16)
-    #: weightings allowed
+    #: weightings allowed; a server proposes the first
     weights: tuple[Weighting, ...] = (Weighting.UNIFORM,)
-    #: largest weight of a member under masked weights; the same at all members
-    weight_cap: int = 1_000_000
     #: longest vector
     max_values: int = 2**33
 
@@ -73,7 +70,6 @@ _RANGES = {
     "min-cohort": (3, MAX_MEMBERS),
     "min-survivors": (2, MAX_MEMBERS),
     "max-attempts": (1, 2**16 - 1),
-    "weight-cap": (1, MAX_WEIGHT),
     "max-values": (1, 2**40),
 }
 _MODES = {"required": True, "allowed": False}
@@ -107,7 +103,6 @@ def show_policy(policy: Policy) -> str:
             f"max-attempts = {policy.max_attempts}",
             f"bits = [{policy.bits[0]}, {policy.bits[1]}]",
             f"weights = [{weights}]",
-            f"weight-cap = {policy.weight_cap}",
             f"max-values = {policy.max_values}",
         ]
     )
@@ -154,7 +149,6 @@ def read_policy(path: str | Path) -> Policy:
         max_attempts=numbers["max-attempts"],
         bits=(bits[0], bits[1]),
         weights=weights,
-        weight_cap=numbers["weight-cap"],
         max_values=numbers["max-values"],
     )
 
@@ -167,6 +161,4 @@ def check_policy(policy: Policy, roster: Roster) -> list[str]:
         problems.append(f"the roster has {members} members, but min-cohort is {policy.min_cohort}: no round can start")
     if policy.min_survivors > members:
         problems.append(f"min-survivors is {policy.min_survivors}, more than the {members} members of the roster")
-    if policy.bits[0] == policy.bits[1] == 1 and set(policy.weights) != {Weighting.UNIFORM}:
-        problems.append("bits = [1, 1] allows only the weighting 'uniform': a sign cannot be weighted")
     return problems

@@ -12,10 +12,10 @@ from distro_fed.secure_aggregation.messages import SERVER, Kind, Message
 from distro_fed.secure_aggregation.policy import Policy
 from distro_fed.secure_aggregation.refusals import Reason, refuse
 from distro_fed.secure_aggregation.roster import Roster
-from distro_fed.secure_aggregation.weighting import Weighting
+from distro_fed.secure_aggregation.weighting import Weighting, total_weight
 
-_BODY = struct.Struct("<QIHBBBBQQ32s32s32s32s")
-_COHORT_FIELD = 9
+_BODY = struct.Struct("<QIHBBBBQ32s32s32s32s")
+_COHORT_FIELD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,10 @@ class Proposal:
         Number of a :class:`~.weighting.Weighting`.
     count : int
         Values in the masked vector.
-    weight_cap : int
-        Largest weight, if weights are masked; otherwise 0.
     cohort : tuple of int
         Roster indices, increasing.
     roster, layout, plan : bytes
-        32-byte digests of the roster, of the tensors, and of how they are compressed.
+        32-byte digests of the roster, of the tensors, and of how they are trained and compressed.
     """
 
     run: int
@@ -52,17 +50,16 @@ class Proposal:
     width: int
     weighting: int
     count: int
-    weight_cap: int
     cohort: tuple[int, ...]
     roster: bytes
     layout: bytes
     plan: bytes
 
     def to_body(self) -> bytes:
-        """161 bytes."""
+        """154 bytes."""
         return _BODY.pack(
             self.run, self.round, self.attempt, self.threshold, self.bits, self.width, self.weighting, self.count,
-            self.weight_cap, encode_members(self.cohort), self.roster, self.layout, self.plan,
+            encode_members(self.cohort), self.roster, self.layout, self.plan,
         )  # fmt: skip
 
     @property
@@ -128,10 +125,9 @@ def make_proposal(
         attempt=attempt,
         threshold=rules.threshold(len(cohort), policy.server),
         bits=bits,
-        width=rules.sum_width(bits, len(cohort)),
+        width=rules.sum_width(bits, total_weight(weighting, roster, cohort)),
         weighting=weighting,
         count=count,
-        weight_cap=policy.weight_cap if weighting is Weighting.MASKED else 0,
         cohort=cohort,
         roster=roster.digest,
         layout=layout,

@@ -58,7 +58,7 @@ TEXTS: dict[Reason, str] = {
     Reason.SMALL_COHORT: "the cohort is smaller than this member's policy allows",
     Reason.COHORT_CHANGED: "this member's policy wants the whole roster as cohort",
     Reason.WRONG_THRESHOLD: "the threshold is not the one that the rule gives for this cohort",
-    Reason.WRONG_WIDTH: "the sum's width is not the one that bits and cohort give",
+    Reason.WRONG_WIDTH: "the sum's width is not the one that bits, cohort and weights give, or it is above 32 bits",
     Reason.FORBIDDEN_BITS: "this member's policy does not allow so many or so few bits a value",
     Reason.FORBIDDEN_WEIGHTS: "this member's policy does not allow this weighting",
     Reason.TOO_MANY_VALUES: "the vector is longer than this member's policy allows",
@@ -77,7 +77,7 @@ TEXTS: dict[Reason, str] = {
     Reason.BAD_SHARE: "a share does not decrypt to a share of this attempt",
     Reason.OTHER_MODEL: "this member trained on another model than the server announced",
     Reason.OTHER_LAYOUT: "this member trains other tensors than the server proposed",
-    Reason.OTHER_PLAN: "this member compresses in another way than the server proposed",
+    Reason.OTHER_PLAN: "this member trains or compresses in another way than the server proposed",
     Reason.NOT_A_SURVIVOR: "the survivors do not include this member",
     Reason.TOO_FEW_ACKNOWLEDGEMENTS: "fewer members than the threshold signed this survivor set",
 }

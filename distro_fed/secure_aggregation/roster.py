@@ -34,7 +34,7 @@ from distro_fed.secure_aggregation.identity import (
 from distro_fed.secure_aggregation.toml_file import TomlFile
 
 #: largest public weight
-MAX_WEIGHT = 2**40 - 1
+MAX_WEIGHT = 2**24 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+#: most bits of a sum
+MAX_WIDTH = 32
+
 
 class ServerModel(StrEnum):
     """What the members expect of the server."""
@@ -26,17 +29,18 @@ def threshold(cohort_size: int, server: ServerModel) -> int:
     return cohort_size // 2 + 1
 
 
-def sum_width(bits: int, cohort_size: int) -> int:
-    """Bits b of the modulus ``2**b`` in which codes of ``bits`` bits are summed: ``bits + ceil(log2 n)``.
+def sum_width(bits: int, weight: int) -> int:
+    """Bits b of the modulus ``2**b`` in which codes of ``bits`` bits are summed: ``bits + ceil(log2 W)``.
 
-    ``n (2**bits - 1) < 2**b``: the sum of a whole cohort never wraps around.
+    ``weight`` is the sum W of the weights of a whole cohort, which without weights is its size.
+    ``W (2**bits - 1) < 2**b``: the sum of a whole cohort never wraps around.
     """
-    return bits + (cohort_size - 1).bit_length()
+    return bits + (weight - 1).bit_length()
 
 
-def largest_sum(bits: int, members: int) -> int:
-    """Largest sum of ``members`` codes; a greater one is none."""
-    return members * ((1 << bits) - 1)
+def largest_sum(bits: int, weight: int) -> int:
+    """Largest sum of codes of members with these weights together; a greater one is none."""
+    return weight * ((1 << bits) - 1)
 
 
 def members_needed(threshold: int, min_survivors: int) -> int:

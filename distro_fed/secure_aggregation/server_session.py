@@ -50,6 +50,7 @@ from distro_fed.secure_aggregation.transcript import (
     survivor_transcript,
 )
 from distro_fed.secure_aggregation.unmasking import leftover_masks, rebuild_secrets
+from distro_fed.secure_aggregation.weighting import total_weight
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,16 @@ class SecureSum:
     Attributes
     ----------
     sums : ndarray of uint16 or uint32, shape (count,)
-        Sums of the survivors' codes.
+        Sums of the survivors' codes, each times its member's weight.
     survivors : tuple of int
         Roster indices of those whose codes are in it.
+    weight : int
+        Sum of their weights; without weights, their number.
     """
 
     sums: NDArray[np.unsignedinteger]
     survivors: tuple[int, ...]
+    weight: int
 
 
 class ServerSession:
@@ -96,6 +100,11 @@ class ServerSession:
     def proposal_message(self) -> bytes:
         """Stage 0, for every member of the cohort."""
         return self._proposal.to_bytes()
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether as many have answered the last message as the next stage needs."""
+        return len(self._replies) >= self._needed
 
     @property
     def missing(self) -> frozenset[int]:
@@ -172,13 +181,14 @@ class ServerSession:
         secrets = rebuild_secrets(shares, proposal.threshold, self._advertisements, survivors, self._context)
         masks = leftover_masks(secrets, self._advertisements, survivors, self._masking, proposal.width)
         sums = self._sum.remove(masks)
-        largest = rules.largest_sum(proposal.bits, len(survivors))
+        weight = total_weight(proposal.weighting, self._roster, survivors)
+        largest = rules.largest_sum(proposal.bits, weight)
         if int(sums.max()) > largest:
             raise RoundAborted(
                 f"a sum of {len(survivors)} codes of {proposal.bits} bits is {int(sums.max())}, above {largest}: "
                 "a member masked something else than codes"
             )
-        return SecureSum(sums, tuple(sorted(survivors)))
+        return SecureSum(sums, tuple(sorted(survivors)), weight)
 
     def _close(self, kind: Kind, following: Kind | None, needed: int) -> dict[int, bytes]:
         """Replies of the stage that ends, by member; whoever is not among them is left behind."""

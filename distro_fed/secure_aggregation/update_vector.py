@@ -9,7 +9,7 @@ which obey the same modulus as the codes. The mean update is the mean scale time
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +46,22 @@ def vector_count(values: int, numbers: int, q: int) -> int:
     return values + numbers * -(-NUMBER_BITS // q)
 
 
+def summable(values: Iterable[float | None]) -> list[float]:
+    """Two numbers for each value: the value and 1, or two zeros if there is none.
+
+    None, NaN, infinities, negative values and those from 65536 on count as none: a member whose metric is one of them
+    is missing in the mean of that metric, and its update is not.
+    """
+    pairs = [(value, 1.0) if value is not None and 0 <= value < LARGEST else (0.0, 0.0) for value in values]
+    return [number for pair in pairs for number in pair]
+
+
+def mean_of_present(numbers: Sequence[float]) -> list[float | None]:
+    """Means over the members that have a value, out of the means of what :func:`summable` gave."""
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return [value / present if present else None for value, present in pairs]
+
+
 def to_vector(codes: NDArray[np.unsignedinteger], numbers: Sequence[float], q: int) -> NDArray[np.unsignedinteger]:
     """Codes of one member, and behind them its numbers.
 
@@ -76,9 +92,9 @@ def to_vector(codes: NDArray[np.unsignedinteger], numbers: Sequence[float], q: i
 
 
 def mean_of_sum(
-    sums: NDArray[np.unsignedinteger], sizes: Sequence[int], *, q: int, members: int, metrics: int
+    sums: NDArray[np.unsignedinteger], sizes: Sequence[int], *, q: int, weight: int, metrics: int
 ) -> MeanUpdate:
-    """Mean update of ``members`` members out of the sum of their vectors.
+    """Mean update of some members out of the weighted sum of their vectors.
 
     Parameters
     ----------
@@ -86,8 +102,8 @@ def mean_of_sum(
         ``vector_count(sum(sizes), len(sizes) + metrics, q)`` sums.
     sizes : sequence of int
         Values of each tensor.
-    q, members : int
-        Bits of a code, and how many members are in the sum.
+    q, weight : int
+        Bits of a code, and the weights of the members in the sum together.
     metrics : int
         How many numbers come after the scales.
 
@@ -103,13 +119,13 @@ def mean_of_sum(
     digits = sums[values:].reshape(len(sizes) + metrics, -1)
     # Python's integers: a sum of numbers has more bits than a float64
     totals = [sum(digit << (q * place) for place, digit in enumerate(row)) for row in digits.tolist()]
-    numbers = [math.ldexp(total, -40) / members for total in totals]
+    numbers = [math.ldexp(total, -40) / weight for total in totals]
     levels = 2**q - 1
     coefficients = np.empty(values, np.float32)
     start = 0
     for size, scale in zip(sizes, numbers, strict=False):
         block = slice(start, start + size)
-        centred = 2 * sums[block].astype(np.int64) - members * levels
-        np.multiply(centred, scale / (levels * members), out=coefficients[block], casting="unsafe")
+        centred = 2 * sums[block].astype(np.int64) - weight * levels
+        np.multiply(centred, scale / (levels * weight), out=coefficients[block], casting="unsafe")
         start += size
     return MeanUpdate(coefficients, numbers[len(sizes) :])

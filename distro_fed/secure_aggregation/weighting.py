@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
+
+from distro_fed.secure_aggregation.roster import Roster
 
 
 class Weighting(IntEnum):
@@ -12,8 +15,6 @@ class Weighting(IntEnum):
     UNIFORM = 0
     #: weights from the roster, known to all
     ROSTER = 1
-    #: each member's own weight, of which only the sum becomes known
-    MASKED = 2
 
     @property
     def word(self) -> str:
@@ -27,3 +28,10 @@ class Weighting(IntEnum):
             if weighting.word == word:
                 return weighting
         raise ValueError(f"{word!r} is not one of {', '.join(weighting.word for weighting in cls)}")
+
+
+def total_weight(weighting: int, roster: Roster, members: Iterable[int]) -> int:
+    """Sum of the weights of some members; each multiplies its codes by its own."""
+    if weighting == Weighting.ROSTER:
+        return sum(roster.members[member].weight for member in members)
+    return len(tuple(members))

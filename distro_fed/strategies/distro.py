@@ -9,24 +9,25 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from distro_fed.agreement import Agreement
 from distro_fed.compression.base import Compressor
 from distro_fed.compression.configured import preset_compressor
 from distro_fed.errors import FederationError, NotEnoughNodes
 from distro_fed.replica import Replica
 from distro_fed.reporting.events import EventWriter
 from distro_fed.reporting.ledger import TrafficLedger
+from distro_fed.strategies.checkpoint import Checkpoint
 from distro_fed.strategies.courier import Courier
-from distro_fed.strategies.initial import InitialModel, initial_values, turns_of
-from distro_fed.strategies.intake import Refused, parse
+from distro_fed.strategies.final_evaluation import evaluators, take_evaluations
+from distro_fed.strategies.initial import InitialModel
+from distro_fed.strategies.intake import Refused
 from distro_fed.strategies.members import Members
 from distro_fed.strategies.metrics import MetricsAggregation, metrics_content, weighted_mean
-from distro_fed.strategies.option_checks import check_options, check_turns
-from distro_fed.strategies.outer_step import OuterStep
+from distro_fed.strategies.option_checks import check_options
 from distro_fed.strategies.progress import Progress
+from distro_fed.strategies.resume import Saver
 from distro_fed.strategies.round_loop import run_rounds
-from distro_fed.strategies.run_state import RunState
-from distro_fed.strategies.sampling import sample, wait_for_nodes
+from distro_fed.strategies.run_state import RunState, begin
+from distro_fed.strategies.sampling import sample_free, wait_for_nodes
 from distro_fed.strategies.training_round import TrainingRound
 
 log = logging.getLogger("flwr")
@@ -43,8 +44,9 @@ class DistroStrategy(Strategy):
     What happens on failure: a reply that is an error, late, of another run, layout or version, not finite
     or without examples is left out with a warning that names the node and the reason. With fewer valid
     replies than the quorum the round is skipped and the model is unchanged. A node that lacks versions is
-    sent what it lacks within the round. Too few nodes at the start end the run with
-    :class:`~distro_fed.errors.NotEnoughNodes`.
+    sent what it lacks within the round. One that is busy with an older request is not asked. Too few nodes at the
+    start end the run with :class:`~distro_fed.errors.NotEnoughNodes`. A process that is killed leaves a checkpoint to
+    go on from, if it has a ``saver``.
 
     Parameters
     ----------
@@ -68,7 +70,7 @@ class DistroStrategy(Strategy):
     quorum : float
         Share of the sampled nodes whose valid replies a round needs.
     round_timeout, start_timeout : float
-        Seconds until a round is closed, and until the run gives up waiting for nodes.
+        Seconds until a round is closed (0: sized by the run), and until the run gives up waiting for nodes.
     aggregation : str
         ``"mean"`` of all members' updates, where a coefficient that a member did not send counts as 0; or
         ``"contributors"``: every coefficient is the mean over those members that sent it, as in DeMo and SparseLoCo,
@@ -84,6 +86,10 @@ class DistroStrategy(Strategy):
         its own; 0: only in the first round.
     events : EventWriter, optional
         Where others follow the run.
+    saver : Saver, optional
+        Saves the run after its rounds.
+    resume_from : Checkpoint, optional
+        Go on with the run that left it.
 
     References
     ----------
@@ -115,6 +121,8 @@ class DistroStrategy(Strategy):
         server_residual: bool = False,
         evaluate_every: int = 1,
         events: EventWriter | None = None,
+        saver: Saver | None = None,
+        resume_from: Checkpoint | None = None,
     ) -> None:
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
@@ -128,31 +136,26 @@ class DistroStrategy(Strategy):
         self.aggregation, self.server_residual = aggregation, server_residual
         self.outer_learning_rate, self.outer_momentum = outer_learning_rate, outer_momentum
         self.outer_nesterov, self.evaluate_every = outer_nesterov, evaluate_every
-        self.events = events
+        self.events, self.saver, self.resume_from = events, saver, resume_from
+        self.array_names: list[str] = []
         self.ledger, self.members = TrafficLedger(), Members()
         self._state: RunState | None = None
         check_options(self)
 
     @property
     def replica(self) -> Replica:
-        """The server's replica.
-
-        Raises
-        ------
-        FederationError
-            Before :meth:`start` or :meth:`prepare`.
-        """
-        return self._run_state.replica
+        """The server's replica."""
+        return self.run_state.replica
 
     @property
     def progress(self) -> Progress:
         """History of the run so far."""
-        return self._run_state.progress
+        return self.run_state.progress
 
     @property
     def courier(self) -> Courier:
         """Traffic of the run so far."""
-        return self._run_state.courier
+        return self.run_state.courier
 
     def summary(self) -> None:
         """Log the configuration."""
@@ -160,23 +163,13 @@ class DistroStrategy(Strategy):
         log.info("\t├──> Fraction of nodes: train %.2f | evaluate %.2f", self.fraction_train, self.fraction_evaluate)
         step = f"{self.outer_learning_rate:g}, momentum {self.outer_momentum:g}"
         log.info("\t├──> Aggregation: %s | outer learning rate %s", self.aggregation, step)
-        log.info("\t└──> Quorum %.2f, round timeout %g s", self.quorum, self.round_timeout)
+        timeout = f"{self.round_timeout:g} s" if self.round_timeout else "sized by the run"
+        log.info("\t└──> Quorum %.2f, round timeout %s", self.quorum, timeout)
 
     def prepare(self, initial: ArrayRecord | InitialModel, run_id: int, num_rounds: int) -> Replica:
         """Agree on layout and initial values; :meth:`start` calls it."""
-        layout, values = initial_values(initial)
-        self.ledger, self.members = TrafficLedger(), Members()
-        self.array_names = list(initial) if isinstance(initial, ArrayRecord) else [spec.name for spec in layout]
-        agreement = Agreement(
-            layout, self.compressor, self.downlink_compressor, self.seed, self.base_digest, run_id, turns_of(initial)
-        )
-        check_turns(self, agreement)
-        replica = Replica.initial(agreement, values)
-        courier = Courier(replica, self.members, self.ledger, num_rounds, self.round_timeout)
-        progress = Progress(self.ledger, num_rounds, self.events)
-        outer_step = OuterStep(self.outer_learning_rate, self.outer_momentum, self.outer_nesterov)
-        self._state = RunState(replica, courier, progress, outer_step, keep_residual=self.server_residual)
-        return replica
+        self._state = begin(self, initial, run_id, num_rounds)
+        return self.replica
 
     def start(
         self,
@@ -209,21 +202,25 @@ class DistroStrategy(Strategy):
     ) -> Iterable[Message]:
         """Messages for the sampled nodes, each with the updates that this node lacks; ``arrays`` is not used."""
         del arrays
-        state = self._run_state
+        state = self.run_state
         state.round = None
+        state.courier.take_late(grid)
         if self.fraction_train == 0.0:
             return []
         try:
             nodes = wait_for_nodes(grid, max(self.min_available_nodes, self.min_train_nodes), self.start_timeout)
         except NotEnoughNodes as error:
-            if server_round == 1:
+            if server_round == state.first_round:
                 raise
             # what the run has reached is worth more than a round
             log.warning("round %d is skipped: %s", server_round, error)
             nodes = []
         if self.fraction_train < 1.0:
             state.courier.greet(grid, nodes, self.round_timeout)
-        cohort = sample(self._ordered(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round)
+        cohort, state.busy = sample_free(
+            self.members.ordered(nodes), state.courier.stragglers.busy(), self.fraction_train, self.min_train_nodes,
+            self.quorum, self.seed, server_round,
+        )  # fmt: skip
         cohort, secure = self._open_round(server_round, cohort, grid)
         state.progress.round_started(server_round, [self.members.name(node_id) for node_id in cohort])
         evaluate = self._evaluates(server_round)
@@ -236,10 +233,11 @@ class DistroStrategy(Strategy):
     def _open_round(self, server_round: int, cohort: list[int], grid: Grid) -> tuple[list[int], Mapping[int, bytes]]:
         """Make the round; returns who takes part, and what goes along with the request to each of them."""
         del grid
-        state = self._run_state
+        state = self.run_state
         state.round = TrainingRound(
-            server_round, cohort, state.replica, self.members, self.weighted_by_key, self.quorum, self.aggregation
-        )
+            server_round, cohort, state.replica, self.members, self.weighted_by_key, self.quorum, self.aggregation,
+            state.busy,
+        )  # fmt: skip
         return cohort, {}
 
     def aggregate_train(
@@ -252,7 +250,7 @@ class DistroStrategy(Strategy):
         tuple of None and MetricRecord or None
             No arrays: the model is :attr:`replica`. No metrics if no reply was valid.
         """
-        state = self._run_state
+        state = self.run_state
         if state.round is None or state.round.number != server_round:
             return None, None
         current, state.round = state.round, None
@@ -278,36 +276,23 @@ class DistroStrategy(Strategy):
     ) -> Iterable[Message]:
         """Messages that bring nodes up to date and ask them to evaluate; ``arrays`` is not used."""
         del arrays
-        if self.fraction_evaluate == 0.0:
-            return []
-        nodes = self._ordered(grid.get_node_ids())
-        if len(nodes) < self.min_evaluate_nodes:
-            log.warning("no evaluation: %d nodes, min_evaluate_nodes = %d", len(nodes), self.min_evaluate_nodes)
-            return []
-        cohort = sample(nodes, self.fraction_evaluate, self.min_evaluate_nodes, self.seed, server_round)
+        cohort = evaluators(self, grid.get_node_ids(), server_round)
         return self.courier.messages(cohort, MessageType.EVALUATE, server_round, config, evaluate=True)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Mean of the members' metrics; what they measured is in :attr:`progress`."""
-        metrics: dict[str, dict[str, float]] = {}
-        for message in replies:
-            reply = parse(message)
-            name = self.members.name(self.courier.node_of(message))
-            if isinstance(reply, Refused):
-                log.warning("evaluation after round %d: %s is left out: %s", server_round, name, reply.reason)
-                continue
-            metrics[name] = reply.metrics
-            if "held-out-loss" in reply.metrics:
-                self.progress.evaluation(server_round, name, reply.metrics["held-out-loss"])
-        contents = [metrics_content(metrics[name]) for name in sorted(metrics)]
+        contents = take_evaluations(server_round, replies, self.run_state, self.members)
         return self.evaluate_metrics_aggr_fn(contents, "held-out-tokens") if contents else None
 
     @property
-    def _run_state(self) -> RunState:
+    def run_state(self) -> RunState:
+        """What the server holds during this run.
+
+        Raises
+        ------
+        FederationError
+            Before :meth:`start` or :meth:`prepare`.
+        """
         if self._state is None:
             raise FederationError("the strategy has no model yet: call start() or prepare() first")
         return self._state
-
-    def _ordered(self, nodes: Iterable[int]) -> list[int]:
-        """Nodes by name, as far as it is known: Flower's node ids are random in every run."""
-        return sorted(nodes, key=lambda node_id: (self.members.names.get(node_id, ""), node_id))

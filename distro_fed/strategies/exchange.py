@@ -33,6 +33,7 @@ class Exchange:
         self._deadline = time.monotonic() + timeout
         self._poll_interval = poll_interval
         self._pending: dict[str, int] = {}
+        self._pushed: dict[int, float] = {}
         self._nodes: dict[str, int] = {}
         self._largest_reply = PULL_LIMIT
 
@@ -45,6 +46,7 @@ class Exchange:
             pushed = list(self._grid.push_messages([message]))
             if pushed and pushed[0]:  # HttpGrid gives an empty id for a message that it could not store
                 self._pending[pushed[0]] = self._nodes[pushed[0]] = node_id
+                self._pushed.setdefault(node_id, time.monotonic())
             else:
                 unreached.append(node_id)
         return unreached
@@ -84,10 +86,14 @@ class Exchange:
         """Node that a reply is about: one that Flower itself made in its place comes from the SuperLink."""
         return self._nodes.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
 
+    def waited(self, node_id: int) -> float:
+        """Seconds since the first message was pushed to a node."""
+        return time.monotonic() - self._pushed[node_id]
+
     @property
-    def unanswered(self) -> list[int]:
-        """Nodes whose reply has not come."""
-        return list(self._pending.values())
+    def unanswered(self) -> dict[str, int]:
+        """Messages whose reply has not come, by id, with their nodes."""
+        return dict(self._pending)
 
     def _pull(self) -> list[Message]:
         at_once = max(1, PULL_LIMIT // self._largest_reply)

@@ -30,21 +30,22 @@ class OuterStep:
 
     def __init__(self, learning_rate: float = 1.0, momentum: float = 0.0, nesterov: bool = True) -> None:
         self._learning_rate, self._momentum, self._nesterov = learning_rate, momentum, nesterov
-        self._average: torch.Tensor | None = None
+        #: the momentum, flat float32; None before the first round
+        self.average: torch.Tensor | None = None
 
     def take_(self, mean: torch.Tensor) -> torch.Tensor:
         """Turn the mean of a round, flat float32 in the coefficient space, into the step; in place."""
         if self._momentum:
-            if self._average is None:
-                self._average = mean.clone()
+            if self.average is None:
+                self.average = mean.clone()
             else:
-                self._average.mul_(self._momentum).add_(mean)
+                self.average.mul_(self._momentum).add_(mean)
             if self._nesterov:
-                mean.add_(self._average, alpha=self._momentum)
+                mean.add_(self.average, alpha=self._momentum)
             else:
-                mean.copy_(self._average)
+                mean.copy_(self.average)
         return mean if self._learning_rate == 1.0 else mean.mul_(self._learning_rate)
 
     def reset(self) -> None:
         """Forget the momentum."""
-        self._average = None
+        self.average = None

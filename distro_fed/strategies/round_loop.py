@@ -28,27 +28,41 @@ def run_rounds(
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
 ) -> Result:
     """Run a strategy that is prepared; the arguments are those of :meth:`DistroStrategy.start`."""
-    timeout = strategy.round_timeout if timeout is None else timeout
-    replica, courier = strategy.replica, strategy.courier
+    state = strategy.run_state
+    replica, courier, result = state.replica, state.courier, state.result
+    if timeout is not None:
+        courier.pace.round_timeout = timeout
     train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-    result, nothing = Result(), ArrayRecord()
+    nothing, saver = ArrayRecord(), strategy.saver
     log.info("Starting %s: %r, %d rounds", type(strategy).__name__, replica.agreement.layout, num_rounds)
     strategy.summary()
-    if evaluate_fn and (metrics := evaluate_fn(0, replica_arrays(replica, strategy.array_names))) is not None:
-        result.evaluate_metrics_serverapp[0] = metrics
-    for round_ in range(1, num_rounds + 1):
+
+    def evaluate(round_: int) -> None:
+        if evaluate_fn and (metrics := evaluate_fn(round_, replica_arrays(replica, strategy.array_names))) is not None:
+            result.evaluate_metrics_serverapp[round_] = metrics
+
+    if saver is not None:
+        # in a resumed run with the bytes of the part that broke off
+        saver.save(strategy, state)
+    evaluate(state.done)
+    for round_ in range(state.first_round, num_rounds + 1):
         messages = list(strategy.configure_train(round_, nothing, train_config, grid))
-        replies = courier.exchange(grid, messages, timeout, round_)
+        replies = courier.exchange(grid, messages, courier.pace.timeout, round_)
         del messages
         _, metrics = strategy.aggregate_train(round_, replies)
         if metrics is not None:
             result.train_metrics_clientapp[round_] = metrics
-        if evaluate_fn and (metrics := evaluate_fn(round_, replica_arrays(replica, strategy.array_names))) is not None:
-            result.evaluate_metrics_serverapp[round_] = metrics
+        if saver is not None:
+            # before anybody is sent the new version: a process that takes over must not find members ahead of it
+            saver.round_done(strategy, state, round_, num_rounds)
+        evaluate(round_)
     messages = list(strategy.configure_evaluate(num_rounds, nothing, evaluate_config, grid))
-    metrics = strategy.aggregate_evaluate(num_rounds, courier.exchange(grid, messages, timeout, num_rounds))
+    replies = courier.exchange(grid, messages, courier.pace.timeout, num_rounds)
+    metrics = strategy.aggregate_evaluate(num_rounds, replies)
     if metrics is not None:
         result.evaluate_metrics_clientapp[num_rounds] = metrics
-    courier.settle_traffic()
+    courier.take_late(grid)
+    courier.traffic.settle()
+    courier.traffic.close()
     result.arrays = replica_arrays(replica, strategy.array_names)
     return result

@@ -5,17 +5,29 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import Result
+
+from distro_fed.agreement import Agreement
 from distro_fed.errors import TrainingError
 from distro_fed.replica import Replica
+from distro_fed.reporting.ledger import TrafficLedger
+from distro_fed.strategies import resume
 from distro_fed.strategies.courier import Courier
+from distro_fed.strategies.initial import InitialModel, initial_values, turns_of
+from distro_fed.strategies.members import Members
+from distro_fed.strategies.option_checks import check_turns
 from distro_fed.strategies.outer_step import OuterStep
 from distro_fed.strategies.progress import Progress
 from distro_fed.strategies.secure_training_round import SecureTrainingRound
+from distro_fed.strategies.traffic import Traffic
 from distro_fed.strategies.training_round import TrainingRound
 from distro_fed.update import Kind
 
 if TYPE_CHECKING:
     import torch
+
+    from distro_fed.strategies.distro import DistroStrategy
 
 log = logging.getLogger("flwr")
 
@@ -32,16 +44,28 @@ class RunState:
         What is made of the members' mean.
     keep_residual : bool
         Carry what the compression of one aggregated update lost into the next.
+
+    Attributes
+    ----------
+    done, first_round : int
+        Rounds that are over, and the first round that this process does.
+    busy : int
+        Nodes that are not asked in the round because they are busy with an older request.
+    residual : torch.Tensor or None
+        That which is carried; flat float32.
+    result : Result
+        Metrics of the rounds so far.
     """
 
     def __init__(
         self, replica: Replica, courier: Courier, progress: Progress, outer_step: OuterStep, *, keep_residual: bool
     ) -> None:
-        self.replica, self.courier, self.progress = replica, courier, progress
+        self.replica, self.courier, self.progress, self.outer_step = replica, courier, progress, outer_step
         self.round: TrainingRound | SecureTrainingRound | None = None
-        self._outer_step = outer_step
+        self.done, self.first_round, self.busy = 0, 1, 0
+        self.residual: torch.Tensor | None = None
+        self.result = Result()
         self._keep_residual = keep_residual
-        self._residual: torch.Tensor | None = None
 
     def advance(self, round_: int, mean: torch.Tensor) -> torch.Tensor | None:
         """Take the outer step on the members' mean, compress it once more and apply it, exactly as every member will.
@@ -57,24 +81,52 @@ class RunState:
         """
         replica, agreement = self.replica, self.replica.agreement
         space = agreement.space(replica.key(round_))
-        self._outer_step.take_(mean)
-        if self._residual is not None:
-            mean.add_(self._residual)
+        self.outer_step.take_(mean)
+        if self.residual is not None:
+            mean.add_(self.residual)
         try:
             body = agreement.downlink.encode(mean, space, seed=_rounding_seed(agreement.seed, round_))
         except TrainingError as error:
-            self._outer_step.reset()  # those numbers would come back with it
+            self.outer_step.reset()  # those numbers would come back with it
             log.warning("round %d is skipped: the mean of its updates is unusable: %s", round_, error)
             return None
         update = agreement.frame(Kind.AGGREGATE, round_, replica.version, replica.chain, body)
         if self._keep_residual:
             agreement.decode(update).add_to(mean, -1.0)
-            self._residual = mean
+            self.residual = mean
             replica.apply(update)
         else:
             replica.apply(update, scratch=mean)
         self.courier.downlink.advanced(update)
         return mean
+
+
+def begin(strategy: DistroStrategy, initial: ArrayRecord | InitialModel, flower_run: int, rounds: int) -> RunState:
+    """Agree on layout and initial values, or take up the run that the strategy is to go on with."""
+    layout, values = initial_values(initial)
+    strategy.ledger, strategy.members = TrafficLedger(), Members()
+    strategy.array_names = list(initial) if isinstance(initial, ArrayRecord) else [spec.name for spec in layout]
+    saved = strategy.resume_from
+    agreement = Agreement(
+        layout,
+        strategy.compressor,
+        strategy.downlink_compressor,
+        strategy.seed,
+        strategy.base_digest,
+        flower_run if saved is None else resume.run_id(saved),
+        turns_of(initial),
+    )
+    check_turns(strategy, agreement)
+    replica = Replica.initial(agreement, values) if saved is None else resume.saved_replica(saved, agreement)
+    progress = Progress(strategy.ledger, rounds, strategy.events)
+    traffic = Traffic(strategy.ledger, strategy.members)
+    courier = Courier(replica, strategy.members, traffic, progress, rounds, strategy.round_timeout, flower_run)
+    outer_step = OuterStep(strategy.outer_learning_rate, strategy.outer_momentum, strategy.outer_nesterov)
+    state = RunState(replica, courier, progress, outer_step, keep_residual=strategy.server_residual)
+    if saved is not None:
+        resume.restore(strategy, state, saved)
+        state.first_round = state.done + 1
+    return state
 
 
 def _rounding_seed(seed: int, round_: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -11,14 +11,17 @@ from flwr.serverapp import Grid
 
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout
-from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest
+from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest, work_digest
 from distro_fed.secure_aggregation.policy import Policy, check_policy
 from distro_fed.secure_aggregation.proposal import make_proposal
 from distro_fed.secure_aggregation.roster import Roster
+from distro_fed.secure_aggregation.rules import MAX_WIDTH, sum_width
 from distro_fed.secure_aggregation.server_session import SecureSum
-from distro_fed.secure_aggregation.weighting import Weighting
+from distro_fed.secure_aggregation.weighting import total_weight
+from distro_fed.settings import RunSettings
 from distro_fed.strategies.distro import DistroStrategy
 from distro_fed.strategies.intake import Refused
+from distro_fed.strategies.secure_exchange import LightStages
 from distro_fed.strategies.secure_round import SecureRound, agree, finish
 from distro_fed.strategies.secure_training_round import (
     EVERYBODY,
@@ -28,7 +31,7 @@ from distro_fed.strategies.secure_training_round import (
     take_masked,
     update_count,
 )
-from distro_fed.transport.records import CONFIG, Request, request_records
+from distro_fed.transport.records import CONFIG, request_records
 from distro_fed.transport.secure_records import request_digest
 
 if TYPE_CHECKING:
@@ -41,19 +44,27 @@ class SecureDistroStrategy(DistroStrategy):
     """:class:`~distro_fed.strategies.distro.DistroStrategy` whose members' updates are summed under masks.
 
     A round takes three exchanges: the stages that end it travel together with those that begin the next one. The first
-    round takes two more, and so does the final evaluation. Members count the same; the server is told means over them,
-    and no number about one alone.
+    round takes two more, and so does the final evaluation. Members count the same, or as much as the roster says; the
+    server is told means over them, and no number about one alone.
 
     What happens on failure: as in ``DistroStrategy``, and a round with fewer members than threshold and policy need is
     skipped. A member that is lost after it has sent its vector is in the sum as long as enough others are left to
-    unmask it. A member that refuses is left out with the reason that it gives.
+    unmask it. A member that refuses is left out with the reason that it gives. If too few are left before a vector was
+    sent, the round is agreed on once more, as often as the policy allows; where the cohort is not fixed, without those
+    that are silent.
 
     Parameters
     ----------
     roster : Roster
         The members' own; they refuse a server with another one.
     policy : Policy
-        The server's copy of what members agree to.
+        The server's copy of what members agree to; its first weighting is the one that is proposed.
+    settings : RunSettings, optional
+        What members train with, the same as their run config says: one that trains with another learning rate or
+        number of steps refuses, so that no server can give some of them settings under which they learn nothing. By
+        default those of a run config without a word about training.
+    stage_timeout : float
+        Seconds to wait for answers in the stages without training; 0: as for a round of training.
     **options
         As of ``DistroStrategy``. ``quorum`` and ``weighted_by_key`` have no meaning here.
 
@@ -64,9 +75,18 @@ class SecureDistroStrategy(DistroStrategy):
         would refuse every round.
     """
 
-    def __init__(self, *, roster: Roster, policy: Policy, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        roster: Roster,
+        policy: Policy,
+        settings: RunSettings | None = None,
+        stage_timeout: float = 120.0,
+        **options: Any,
+    ) -> None:
         super().__init__(**options | {"weighted_by_key": None})
-        self.roster, self.policy = roster, policy
+        self.roster, self.policy, self.stage_timeout = roster, policy, stage_timeout
+        self._work = work_digest((settings or RunSettings()).completed())
         self._code = _integer_code(self)
         _check_policy(roster, policy, self._code)
         if self.fraction_train < 1.0:
@@ -76,7 +96,6 @@ class SecureDistroStrategy(DistroStrategy):
             )
         self._agreed: SecureRound | None = None
         self._evaluation: SecureRound | None = None
-        self._grid: Grid | None = None
         self._rounds = 0
         self._train_config = ConfigRecord()
 
@@ -84,7 +103,9 @@ class SecureDistroStrategy(DistroStrategy):
         """As ``DistroStrategy.prepare``."""
         self._agreed = self._evaluation = None
         self._rounds = num_rounds
-        return super().prepare(initial, run_id, num_rounds)
+        replica = super().prepare(initial, run_id, num_rounds)
+        self._stages = LightStages(self.courier, self.progress, self.members, self.stage_timeout)
+        return replica
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -127,7 +148,7 @@ class SecureDistroStrategy(DistroStrategy):
             outcome = take_masked(current, node_id, message)
             if isinstance(outcome, Refused):
                 log.warning("evaluation: %s is left out: %s", self.members.name(node_id), outcome.reason)
-        found = finish(self._ask, current, None, [])
+        found = finish(self._stages.ask, current, None, [])
         loss = mean_evaluation(found, self._code) if found is not None else None
         if loss is None:
             return None
@@ -140,7 +161,7 @@ class SecureDistroStrategy(DistroStrategy):
             current.abandon("there are fewer nodes than the run asks for")
         evaluate = self._evaluates(server_round)
         deliveries = current.deliveries(self._model(server_round, self._train_config, evaluate=evaluate))
-        self._run_state.round = SecureTrainingRound(
+        self.run_state.round = SecureTrainingRound(
             current, self._space(server_round, self.replica.version), self._code, self.members,
             lambda: self._finish(current),
         )  # fmt: skip
@@ -148,51 +169,75 @@ class SecureDistroStrategy(DistroStrategy):
 
     def _agreed_round(self, round_: int, grid: Grid, *, evaluation: bool) -> SecureRound:
         """The round as it was agreed on together with the end of the one before; else it is agreed on now."""
-        self._grid = grid
-        agreed, self._agreed = self._agreed, None
-        current = self._propose(round_, self.replica.version, evaluation=evaluation, attempt=1)
-        if agreed is not None:
-            # after a round that was skipped, the version and with it the space may be another one
-            if agreed.proposal == current.proposal and not agreed.aborted:
-                return agreed
-            current = self._propose(round_, self.replica.version, evaluation=evaluation, attempt=2)
-        agree(self._ask, current, grid.get_node_ids())
-        self._learn_names(current)
-        return current
+        self._stages.use(grid)
+        version, attempt = self.replica.version, 1
+        earlier, self._agreed = self._agreed, None
+        current = self._propose(round_, version, evaluation=evaluation, attempt=attempt)
+        # after a round that was skipped, the version and with it the space may be another one
+        if earlier is not None and earlier.proposal == current.proposal and earlier.is_agreed:
+            return earlier
+        while True:
+            nodes = self._stages.nodes()
+            if earlier is not None:
+                attempt += 1
+                current = self._propose(round_, version, evaluation=evaluation, attempt=attempt)
+                if cohort := self._cohort_without_silent(earlier):
+                    current = self._propose(round_, version, evaluation=evaluation, attempt=attempt, cohort=cohort)
+                    current.left_out |= earlier.left_out
+                    nodes = list(cohort.values())
+            agree(self._stages.ask, current, nodes)
+            self._learn_names(current)
+            if not current.lacks_shares or attempt >= self.policy.max_attempts:
+                return current
+            earlier = current
+
+    def _cohort_without_silent(self, earlier: SecureRound) -> dict[int, int]:
+        """Members that have answered all of an attempt that lacked shares, with their nodes; empty if they are too few.
+
+        Empty too where members want the whole roster: then all are asked again, and the silent may be back.
+        """
+        answered = earlier.answered() if earlier.lacks_shares and not self.policy.fixed_cohort else {}
+        return answered if len(answered) >= max(self.policy.min_cohort, self.policy.min_survivors) else {}
 
     def _finish(self, ending: SecureRound) -> SecureSum | None:
         """End a round, and agree on what comes next in the same exchanges."""
         following = ending.proposal.round + 1
         evaluation = following > self._rounds
         if evaluation and self.fraction_evaluate == 0.0:
-            return finish(self._ask, ending, None, [])
+            return finish(self._stages.ask, ending, None, [])
         # what comes next works on the version that this round leads to
         version = self.replica.version + (0 if ending.aborted else 1)
         self._agreed = self._propose(following, version, evaluation=evaluation, attempt=1)
-        found = finish(self._ask, ending, self._agreed, self._grid.get_node_ids() if self._grid else [])
+        found = finish(self._stages.ask, ending, self._agreed, self._stages.nodes())
         self._learn_names(self._agreed)
+        if found is not None:
+            self._stages.remind(ending.reminders())
         return found
 
-    def _propose(self, round_: int, version: int, *, evaluation: bool, attempt: int) -> SecureRound:
+    def _propose(
+        self, round_: int, version: int, *, evaluation: bool, attempt: int, cohort: Collection[int] | None = None
+    ) -> SecureRound:
         agreement = self.replica.agreement
         space = None if evaluation else self._space(round_, version)
         proposal = make_proposal(
             self.roster,
             self.policy,
-            run=agreement.run_id,
+            run=self.courier.flower_run,
             round_=round_,
             attempt=attempt,
             bits=self._code.bits,
             count=evaluation_count(self._code) if space is None else update_count(space, self._code),
             layout=layout_digest(b"" if space is None else space.digest),
-            plan=plan_digest(agreement.run),
+            plan=plan_digest(agreement.run, self._work),
+            weighting=self.policy.weights[0],
+            cohort=None if cohort is None else tuple(cohort),
         )
         return SecureRound(self.roster, proposal, self.policy.min_survivors)
 
     def _model(self, round_: int, config: ConfigRecord, *, evaluate: bool) -> bytes:
         """Digest of what members are to work on: the model, and everything else that the request says."""
         replica = self.replica
-        request = Request(round_, self._rounds, replica.version, replica.chain, replica.agreement.run, evaluate)
+        request = self.courier.request(round_, evaluate=evaluate)
         records = request_records(request, ArrayRecord(), config)
         return model_digest(replica.chain + request_digest(records.config_records[CONFIG]))
 
@@ -203,12 +248,6 @@ class SecureDistroStrategy(DistroStrategy):
     def _learn_names(self, current: SecureRound) -> None:
         for node_id, name in current.names().items():
             self.members.learn_name(node_id, name)
-
-    def _ask(self, outgoing: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, Sequence[bytes]]]:
-        if self._grid is None:
-            return iter(())
-        round_ = self._run_state.progress.current_round
-        return self.courier.exchange_secure(self._grid, outgoing, self.round_timeout, round_)
 
 
 def _integer_code(strategy: DistroStrategy) -> Quantized:
@@ -228,7 +267,11 @@ def _check_policy(roster: Roster, policy: Policy, code: Quantized) -> None:
     low, high = policy.bits
     if not low <= code.bits <= high:
         problems.append(f"updates have {code.bits} bits a value, and the policy allows {low} to {high}")
-    if Weighting.UNIFORM not in policy.weights:
-        problems.append("all members count the same here, and the policy does not allow the weighting 'uniform'")
+    weight = total_weight(policy.weights[0], roster, roster.everybody)
+    if (width := sum_width(code.bits, weight)) > MAX_WIDTH:
+        problems.append(
+            f"sums of {code.bits} bits with weights of {weight} together take {width} bits, and {MAX_WIDTH} can be "
+            "masked: divide the weights of the roster by what they have in common, or round them"
+        )
     if problems:
         raise SettingsError(f"no round could ever be agreed on: {'; '.join(problems)}")

@@ -14,13 +14,14 @@ from distro_fed.secure_aggregation.messages import HEADER_BYTES
 from distro_fed.secure_aggregation.proposal import Proposal
 from distro_fed.secure_aggregation.roster import Roster
 from distro_fed.secure_aggregation.server_session import SecureSum, ServerSession
+from distro_fed.strategies.intake import Refused
 
 log = logging.getLogger("flwr")
 
 #: messages by node
 Outgoing = Mapping[int, bytes]
-#: sends each node its messages and yields what each node answers
-Ask = Callable[[Mapping[int, Sequence[bytes]]], Iterable[tuple[int, Sequence[bytes]]]]
+#: sends each node its messages and yields what each node answers, or why it does not
+Ask = Callable[[Mapping[int, Sequence[bytes]]], Iterable[tuple[int, Sequence[bytes] | Refused]]]
 
 
 class SecureRound:
@@ -31,7 +32,7 @@ class SecureRound:
     aborted : str
         Why the round has come to nothing; empty while it goes on.
     left_out : dict of int to str
-        Nodes whose last reply was refused, with the reason.
+        Nodes whose last reply was refused or did not come, with the reason.
 
     Parameters
     ----------
@@ -47,6 +48,8 @@ class SecureRound:
         self._roster = roster
         self._session = ServerSession(roster, proposal, min_survivors)
         self._nodes: dict[int, int] = {}
+        self._keys_sent = False
+        self._reminders: dict[int, bytes] = {}
 
     def begin(self, nodes: Iterable[int]) -> Outgoing:
         """Stage 0 goes to all nodes: which of them is which member is told by their signatures."""
@@ -54,7 +57,23 @@ class SecureRound:
 
     def keys(self) -> Outgoing:
         """Stage 1."""
-        return self._to_all(self._session.keys)
+        messages = self._to_all(self._session.keys)
+        self._keys_sent = not self.aborted
+        return messages
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether stages 0 and 1 are over, and enough members have answered in both."""
+        return self._keys_sent and not self.aborted and self._session.has_enough
+
+    @property
+    def lacks_shares(self) -> bool:
+        """Whether stage 0 went well and stage 1 did not: nobody has sent a vector, so it can be tried once more."""
+        return self._keys_sent and not self.aborted and not self._session.has_enough
+
+    def answered(self) -> dict[int, int]:
+        """Members that have answered the last message, with their nodes."""
+        return {member: node for member, node in self._nodes.items() if member not in self._session.missing}
 
     def deliveries(self, model: bytes) -> Outgoing:
         """Stage 2, for those who are still there."""
@@ -62,21 +81,35 @@ class SecureRound:
 
     def survivor_set(self) -> Outgoing:
         """Stage 3."""
-        return self._to_all(self._session.survivor_set)
+        for member in () if self.aborted else self._session.missing:
+            self.left_out.setdefault(self._nodes[member], "no answer in time")
+        messages = self._to_all(self._session.survivor_set)
+        self._reminders = dict(messages)
+        return messages
 
     def proof(self) -> Outgoing:
         """Stage 4."""
-        return self._to_all(self._session.proof)
+        messages = self._to_all(self._session.proof)
+        self._reminders = {node: message for node, message in self._reminders.items() if node not in messages}
+        return messages
 
     def result(self) -> SecureSum | None:
         """The sum, or None if the round was aborted."""
         if self.aborted:
             return None
         try:
-            return self._session.result()
+            found = self._session.result()
         except RoundAborted as error:
             self._abort(error)
             return None
+        for member in found.survivors:
+            # it was lost on the way here, and its vector was not
+            self.left_out.pop(self._nodes[member], None)
+        return found
+
+    def reminders(self) -> Outgoing:
+        """The set of survivors, for those who have not answered it: they must learn that they are in the sum."""
+        return self._reminders
 
     def concerns(self, reply: bytes) -> bool:
         """Whether a reply says that it belongs to this attempt."""
@@ -95,6 +128,11 @@ class SecureRound:
         self._nodes[member] = node_id
         self.left_out.pop(node_id, None)
         return True
+
+    def leave_out(self, node_id: int, reason: str) -> None:
+        """Note why a node has not answered."""
+        log.warning("round %d: node %d: %s", self.proposal.round, node_id, reason)
+        self.left_out[node_id] = reason
 
     def abandon(self, reason: str) -> None:
         """Do not go on with this attempt."""
@@ -147,9 +185,13 @@ def finish(ask: Ask, ending: SecureRound, beginning: SecureRound | None, nodes: 
 
 def talk(ask: Ask, outgoing: Mapping[SecureRound, Outgoing]) -> None:
     """One exchange: each node gets the messages of all rounds at once, and each reply goes to the round it names."""
-    for node_id, replies in ask(dict(_by_node(outgoing))):
-        for reply in replies:
-            for current in outgoing:
+    for node_id, answer in ask(dict(_by_node(outgoing))):
+        for current in outgoing:
+            if isinstance(answer, Refused):
+                if node_id in outgoing[current]:
+                    current.leave_out(node_id, answer.reason)
+                continue
+            for reply in answer:
                 if current.concerns(reply):
                     current.take(node_id, reply)
 

@@ -10,12 +10,11 @@ from flwr.app import Message
 
 from distro_fed.layout import Layout
 from distro_fed.secure_aggregation.server_session import SecureSum
-from distro_fed.secure_aggregation.update_vector import MeanUpdate, mean_of_sum, vector_count
-from distro_fed.strategies.intake import Masked, Refused, parse
+from distro_fed.secure_aggregation.update_vector import mean_of_present, mean_of_sum, vector_count
+from distro_fed.strategies.intake import Masked, Refused
 from distro_fed.strategies.members import Members
+from distro_fed.strategies.secure_exchange import read_answer
 from distro_fed.strategies.secure_round import SecureRound
-from distro_fed.transport.records import CONFIG
-from distro_fed.transport.secure_records import read_messages
 
 if TYPE_CHECKING:
     import torch
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flwr")
 
-#: numbers behind the codes and scales of an update: training loss, held-out loss, and whether there is one
-METRICS = 3
-#: numbers of an evaluation: held-out loss, and whether there is one
-EVALUATION_METRICS = 2
+#: losses behind the codes and scales of an update: training, held-out
+LOSSES = 2
 #: name under which means over the members are reported
 EVERYBODY = "all members"
 
@@ -89,26 +86,18 @@ class SecureTrainingRound:
             log.warning("round %d is skipped: %s", self.number, self._secure.aborted)
             return None
         sizes = [spec.numel for spec in self._space]
-        mean = mean_of_sum(found.sums, sizes, q=self._code.bits, members=len(found.survivors), metrics=METRICS)
-        loss, held_out, present = mean.numbers
-        self.metrics[EVERYBODY] = {"train-loss": loss, "members": float(len(found.survivors))}
-        if present:
-            self.metrics[EVERYBODY]["held-out-loss"] = held_out / present
+        mean = mean_of_sum(found.sums, sizes, q=self._code.bits, weight=found.weight, metrics=2 * LOSSES)
+        losses = dict(zip(("train-loss", "held-out-loss"), mean_of_present(mean.numbers), strict=True))
+        self.metrics[EVERYBODY] = {name: loss for name, loss in losses.items() if loss is not None}
+        self.metrics[EVERYBODY]["members"] = float(len(found.survivors))
         return torch.from_numpy(mean.coefficients)
 
 
 def take_masked(secure: SecureRound, node_id: int, message: Message) -> Masked | Refused:
-    """Hand the masked vector in a reply to the round; metrics that come with it in clear are not looked at."""
-    if message.has_error() or CONFIG in message.content:  # a refusal of the protocol comes without
-        parsed = parse(message)
-        if isinstance(parsed, Refused):
-            return parsed
-    try:
-        masked = read_messages(message.content)
-    except Exception as error:  # whatever one member sends, the round goes on without it
-        return Refused(f"it cannot be read ({type(error).__name__})")
-    if not masked:
-        return Refused("it holds no masked vector")
+    """Hand the masked vector in a reply to the round."""
+    masked = read_answer(message)
+    if isinstance(masked, Refused):
+        return masked
     if not secure.take(node_id, masked[0]):
         return Refused(secure.left_out.get(node_id, secure.aborted))
     return Masked(None)
@@ -116,18 +105,15 @@ def take_masked(secure: SecureRound, node_id: int, message: Message) -> Masked |
 
 def update_count(space: Layout, code: Quantized) -> int:
     """Length of the masked vector of an update."""
-    return vector_count(space.numel, len(space) + METRICS, code.bits)
+    return vector_count(space.numel, len(space) + 2 * LOSSES, code.bits)
 
 
 def evaluation_count(code: Quantized) -> int:
     """Length of the masked vector of an evaluation."""
-    return vector_count(0, EVALUATION_METRICS, code.bits)
+    return vector_count(0, 2, code.bits)
 
 
 def mean_evaluation(found: SecureSum, code: Quantized) -> float | None:
     """Mean held-out loss over the members that have one."""
-    mean: MeanUpdate = mean_of_sum(
-        found.sums, [], q=code.bits, members=len(found.survivors), metrics=EVALUATION_METRICS
-    )
-    loss, present = mean.numbers
-    return loss / present if present else None
+    mean = mean_of_sum(found.sums, [], q=code.bits, weight=found.weight, metrics=2)
+    return mean_of_present(mean.numbers)[0]

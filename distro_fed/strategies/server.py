@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,16 @@ from distro_fed.model.configured import load_trainable
 from distro_fed.model.export import save_adapter, save_full_model
 from distro_fed.reporting.events import EventWriter
 from distro_fed.reporting.html import write_html
+from distro_fed.reporting.observers import observers
 from distro_fed.reporting.report import RunReport, build_report
-from distro_fed.reporting.run_folder import EVENTS_FILE, HTML_FILE, MODEL_FOLDER, REPORT_FILE
+from distro_fed.reporting.run_folder import CHECKPOINT_FOLDER, EVENTS_FILE, HTML_FILE, MODEL_FOLDER, REPORT_FILE
 from distro_fed.secure_aggregation.member_files import POLICY_FILE, ROSTER_FILE
 from distro_fed.secure_aggregation.policy import read_policy
 from distro_fed.secure_aggregation.roster import read_roster
-from distro_fed.settings import RunSettings, SecuritySettings
+from distro_fed.settings import RunSettings
+from distro_fed.strategies.checkpoint import Checkpoint, read_checkpoint
 from distro_fed.strategies.distro import DistroStrategy
+from distro_fed.strategies.resume import Saver, check_settings
 from distro_fed.strategies.round_loop import run_rounds
 from distro_fed.strategies.secure_distro import SecureDistroStrategy
 
@@ -34,14 +37,18 @@ log = logging.getLogger("flwr")
 
 
 def strategy_from_settings(
-    settings: RunSettings, base_digest: str = "", events: EventWriter | None = None
+    settings: RunSettings,
+    base_digest: str = "",
+    events: EventWriter | None = None,
+    saver: Saver | None = None,
+    resume_from: Checkpoint | None = None,
 ) -> DistroStrategy:
     """The strategy that a run's settings describe."""
     uplink, downlink = configured_compressors(settings)
     federation = settings.federation
     strategy: Callable[..., DistroStrategy] = DistroStrategy
     if settings.security.secure_aggregation:
-        strategy = partial(SecureDistroStrategy, **_secure_files(settings.security))
+        strategy = partial(SecureDistroStrategy, **_secure_options(settings))
     return strategy(
         fraction_train=federation.fraction_train,
         min_train_nodes=federation.min_train_nodes,
@@ -62,23 +69,31 @@ def strategy_from_settings(
         server_residual=settings.compression.server_residual,
         evaluate_every=federation.evaluate_every,
         events=events,
+        saver=saver,
+        resume_from=resume_from,
     )
 
 
-def _secure_files(settings: SecuritySettings) -> dict[str, Any]:
-    """The server's copies of roster and policy.
+def _secure_options(settings: RunSettings) -> dict[str, Any]:
+    """The server's copies of roster and policy, and what members are held to.
 
     Raises
     ------
     SettingsError, SecureAggregationError
     """
-    if not settings.secure_folder:
+    security = settings.security
+    if not security.secure_folder:
         raise SettingsError(
             "secure-aggregation = true needs secure-folder: a folder with roster.toml and policy.toml, the same as the "
             "members hold"
         )
-    folder = Path(settings.secure_folder).expanduser()
-    return {"roster": read_roster(folder / ROSTER_FILE), "policy": read_policy(folder / POLICY_FILE)}
+    folder = Path(security.secure_folder).expanduser()
+    return {
+        "roster": read_roster(folder / ROSTER_FILE),
+        "policy": read_policy(folder / POLICY_FILE),
+        "settings": settings,
+        "stage_timeout": security.stage_timeout,
+    }
 
 
 def run_server(
@@ -90,7 +105,8 @@ def run_server(
 
     Writes into the run's folder (``run-dir``, or a new ``runs/<run-name>``): ``events.jsonl`` while it runs, and at
     the end ``model/``, ``report.json`` and ``report.html``. If the run breaks off, what it has reached is saved as
-    ``model-unfinished/``.
+    ``model-unfinished/``; and from ``checkpoint/``, which is written after every round, another run goes on with it
+    (setting ``resume-from-checkpoint``), also if this process is killed.
 
     Parameters
     ----------
@@ -106,10 +122,13 @@ def run_server(
         ends with ``run_failed`` then.
     """
     settings = settings.completed()
-    folder = _run_folder(settings)
-    with EventWriter(folder / EVENTS_FILE) as events:
+    folder, saved = _run_folder(settings), None
+    if settings.resume_from_checkpoint:
+        saved = read_checkpoint(folder / CHECKPOINT_FOLDER)
+        check_settings(saved, settings.flat())
+    with observers(settings, folder) as listeners, EventWriter(folder / EVENTS_FILE, listeners) as events:
         try:
-            return _run(grid, settings, folder, events, evaluate_fn)
+            return _run(grid, settings, folder, events, saved, evaluate_fn)
         except Exception as error:
             events.write("run_failed", error=f"{type(error).__name__}: {error}")
             raise
@@ -117,10 +136,15 @@ def run_server(
 
 def _run_folder(settings: RunSettings) -> Path:
     """The run's folder; without ``run-dir`` a new one, so that no run overwrites another."""
+    if settings.resume_from_checkpoint:
+        return Path(settings.resume_from_checkpoint)
     if settings.run_dir:
         taken = [name for name in (EVENTS_FILE, MODEL_FOLDER, REPORT_FILE) if (Path(settings.run_dir) / name).exists()]
         if taken:
-            raise SettingsError(f"run-dir {settings.run_dir!r} holds another run ({taken[0]}); name a new folder")
+            raise SettingsError(
+                f"run-dir {settings.run_dir!r} holds another run ({taken[0]}); name a new folder, or go on with that "
+                f"run by resume-from-checkpoint = {settings.run_dir!r}"
+            )
         return Path(settings.run_dir)
     folder, number = Path("runs") / settings.run_name, 2
     while folder.exists():
@@ -133,20 +157,25 @@ def _run(
     settings: RunSettings,
     folder: Path,
     events: EventWriter,
+    saved: Checkpoint | None,
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
 ) -> Result:
-    started = time.monotonic()
     loaded = load_trainable(settings)
     parameters, initial = loaded.parameters, loaded.trainable
-    strategy = strategy_from_settings(settings, loaded.base_digest, events)
+    every, saver = settings.save_rounds, None
+    if every:
+        saver = Saver(folder / CHECKPOINT_FOLDER, every, settings.flat())
+    strategy = strategy_from_settings(settings, loaded.base_digest, events, saver, saved)
     rounds = settings.federation.num_server_rounds
-    events.write(
-        "run_started", name=settings.run_name, mode=settings.model.mode, compressor=strategy.compressor.describe(),
-        rounds=rounds, local_steps=settings.training.local_steps, parameters=parameters, trainable=initial.layout.numel,
-    )  # fmt: skip
+    if saved is None:
+        events.write(
+            "run_started", name=settings.run_name, mode=settings.model.mode, compressor=strategy.compressor.describe(),
+            rounds=rounds, local_steps=settings.training.local_steps, parameters=parameters,
+            trainable=initial.layout.numel,
+        )  # fmt: skip
     strategy.prepare(initial, grid.run.run_id, rounds)
     del loaded, initial  # the replica is all the server needs while it runs
-    model_folder = folder / MODEL_FOLDER
+    model_folder, unfinished = folder / MODEL_FOLDER, folder / f"{MODEL_FOLDER}-unfinished"
     try:
         result = run_rounds(strategy, grid, rounds, evaluate_fn=evaluate_fn)
         if strategy.replica.version == 0:
@@ -158,23 +187,23 @@ def _run(
         _export(strategy, model_folder, settings)
     except BaseException:
         if strategy.replica.version > 0:
-            _export(strategy, folder / f"{MODEL_FOLDER}-unfinished", settings)
+            _export(strategy, unfinished, settings)
         raise
-    report = _report(strategy, settings, parameters, time.monotonic() - started, model_folder)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    report = _report(strategy, settings, parameters, model_folder)
     write_model_card(model_folder, _card_facts(strategy, report, settings))
     report.write_json(folder / REPORT_FILE)
     try:
         write_html(report, folder / HTML_FILE)
     except Exception:  # a page is not worth a run
         log.exception("the report page could not be drawn; %s has all figures", folder / REPORT_FILE)
+    strategy.progress.traffic()
     events.write("run_finished", seconds=report.seconds)
     log.info("model: %s | report: %s", model_folder, folder / HTML_FILE)
     return result
 
 
-def _report(
-    strategy: DistroStrategy, settings: RunSettings, parameters: int, seconds: float, model_folder: Path
-) -> RunReport:
+def _report(strategy: DistroStrategy, settings: RunSettings, parameters: int, model_folder: Path) -> RunReport:
     progress = strategy.progress
     before = progress.held_out.get(0, {})
     after = progress.held_out.get(settings.federation.num_server_rounds, {})
@@ -193,14 +222,18 @@ def _report(
         trainable_parameters=strategy.replica.agreement.layout.numel,
         learning_rate=settings.training.learning_rate,
         seed=settings.seed,
-        seconds=seconds,
+        seconds=progress.seconds,
         model_path=str(model_folder),
         settings=settings.flat(),
         exchanges=strategy.courier.exchanges,
+        drifts=progress.drifts,
+        late_replies=progress.late_replies,
+        resumed=progress.resumes,
     )
 
 
 def _export(strategy: DistroStrategy, folder: Path, settings: RunSettings) -> None:
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that broke off and was resumed
     loaded = load_trainable(settings)
     loaded.trainable.write(strategy.replica.values)
     model: Any = loaded.trainable.model

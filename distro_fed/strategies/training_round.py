@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from distro_fed.replica import Replica
 from distro_fed.strategies.intake import Accepted, Refused, examine
 from distro_fed.strategies.members import Members
 from distro_fed.strategies.ordered_sum import OrderedSum
+from distro_fed.strategies.sampling import needed_replies
 
 if TYPE_CHECKING:
     import torch
@@ -38,9 +38,11 @@ class TrainingRound:
     weighted_by : str or None
         Metric that weighs an update.
     quorum : float
-        Share of the cohort whose updates are needed.
+        Share of the cohort, and of those that would be in it if they were not busy, whose updates are needed.
     aggregation : str
         ``"mean"`` or ``"contributors"``, as in :class:`~distro_fed.strategies.ordered_sum.OrderedSum`.
+    busy : int
+        How many nodes would have been asked besides if they were not busy with an older request.
     """
 
     number: int
@@ -50,6 +52,7 @@ class TrainingRound:
     weighted_by: str | None
     quorum: float
     aggregation: str = "mean"
+    busy: int = 0
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -87,11 +90,11 @@ class TrainingRound:
         for node_id in sorted(self._open):
             self._leave_out(node_id, "no answer in time")
         self._sum.close()
-        needed = max(1, math.ceil(self.quorum * len(self.cohort) - 1e-9))  # 0.55 * 100 is a little above 55
+        needed = needed_replies(self.quorum, len(self.cohort) + self.busy)
         if len(self.metrics) < needed:
             log.warning(
-                "round %d is skipped: %d valid replies of %d nodes, quorum %d",
-                self.number, len(self.metrics), len(self.cohort), needed,
+                "round %d is skipped: %d valid replies of %d nodes (%d more are busy), quorum %d",
+                self.number, len(self.metrics), len(self.cohort), self.busy, needed,
             )  # fmt: skip
             return None
         return self._sum.mean()

@@ -7,7 +7,8 @@ Frames travel as ONE ``Array`` with a private stype: Flower carries it unchanged
 message    record                   content
 =========  =======================  ====================================================================
 request    ``arrays["updates"]``    frames that the node lacks, one after the other; absent if none
-request    ``config``               ``server-round``, ``rounds``, ``version``, ``chain``, ``run``, ``evaluate``
+request    ``config``               ``server-round``, ``rounds``, ``version``, ``chain``, ``run``, ``evaluate``;
+                                    ``run-id`` in a resumed run
 reply      ``arrays["update"]``     one frame of kind CLIENT; absent in an evaluation
 reply      ``metrics``              ``num-examples``, ``train-loss``, ``held-out-loss``, ``seconds``, ...
 reply      ``config``               ``status``, ``name``, ``version`` (kept by the node), ``code``
@@ -34,7 +35,9 @@ _WORDS_LIMIT, _METRICS_LIMIT = 16, 64
 #: a number beyond it is no loss and no count, and is not believed
 LARGEST_METRIC = 1e15
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
-_REQUEST_KEYS = ("server-round", "rounds", "version", "chain", "run", "evaluate")
+_REQUEST_KEYS = ("server-round", "rounds", "version", "chain", "run", "evaluate", "run-id")
+#: code of a reply that says BEHIND because the node's replica is not what its version says
+DRIFT = "drift"
 
 
 class Status(StrEnum):
@@ -42,7 +45,8 @@ class Status(StrEnum):
 
     #: the reply holds what was asked for
     OK = "ok"
-    #: the node lacks versions that the request took for granted; it holds ``version``
+    #: the node lacks versions that the request took for granted; it holds ``version``. With the code ``drift`` its
+    #: replica differs from the server's
     BEHIND = "behind"
     #: the node could not do it; ``code`` says why, without data
     FAILED = "failed"
@@ -68,6 +72,8 @@ class Request:
         Updates that the node is thought to lack.
     extra : dict
         Keys of the caller's own (``train_config`` of the strategy).
+    run_id : int
+        In a resumed run, the id of the Flower run that it began in: members find their files by it. 0: Flower's own.
     """
 
     round: int
@@ -78,6 +84,7 @@ class Request:
     evaluate: bool = False
     frames: tuple[Update, ...] = ()
     extra: dict[str, object] = field(default_factory=dict)
+    run_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +141,8 @@ def request_records(request: Request, frames: ArrayRecord, extra: ConfigRecord) 
             "evaluate": request.evaluate,
         }
     )
+    if request.run_id:
+        config["run-id"] = request.run_id
     return RecordDict({ARRAYS: frames, CONFIG: config})
 
 
@@ -158,6 +167,7 @@ def read_request(message: Message) -> Request:
             evaluate=bool(config["evaluate"]),
             frames=tuple(parse_frames(frames)),
             extra={key: value for key, value in config.items() if key not in _REQUEST_KEYS},
+            run_id=_int(config, "run-id") if "run-id" in config else 0,
         )
     except KeyError as error:
         raise UpdateError(f"request lacks {error}; server and client need the same release of distro-fed") from None

@@ -86,9 +86,9 @@ def message(kind: Kind, context: bytes, body: bytes) -> bytes:
         ({"cohort": (0, 1, 2, 3, 9)}, "unknown-member"),
         ({"cohort": (0, 1, 2, 3, 4, 254), "threshold": 5}, "unknown-member"),
         ({"weighting": 1}, "forbidden-weights"),
-        ({"weighting": 2, "weight_cap": 1_000_000}, "forbidden-weights"),
+        ({"weighting": 1, "width": 12}, "forbidden-weights"),
+        ({"weighting": 2}, "forbidden-weights"),
         ({"weighting": 77}, "forbidden-weights"),
-        ({"weight_cap": 1}, "forbidden-weights"),
         ({"count": 0}, "too-many-values"),
         ({"count": 2**63}, "too-many-values"),
         ({"attempt": 4}, "too-many-attempts"),
@@ -103,12 +103,13 @@ def test_proposals(federation: Federation, change: dict[str, object], word: str)
     assert federation.ledgers[VICTIM].entries() == []
 
 
-def test_a_weight_cap_of_the_servers_own() -> None:
-    federation = Federation(MEMBERS, replace(POLICY, weights=(Weighting.MASKED,), weight_cap=1000))
-    proposal = federation.proposal(weighting=Weighting.MASKED)
-    assert ask(federation, replace(proposal, weight_cap=10).to_bytes()) == "forbidden-weights"
-    assert ask(federation, replace(proposal, bits=1, width=4).to_bytes()) == "forbidden-weights"
-    assert ask(federation, proposal.to_bytes()) == ""
+def test_weights_that_do_not_fit_the_width() -> None:
+    federation = Federation(MEMBERS, replace(POLICY, weights=(Weighting.ROSTER,)))
+    proposal = federation.proposal(weighting=Weighting.ROSTER)
+    assert proposal.width == 8 + 4  # the weights are 1 to 5
+    assert ask(federation, replace(proposal, width=11).to_bytes()) == "wrong-width"
+    assert ask(federation, replace(proposal, bits=24, width=28).to_bytes()) == ""
+    assert ask(federation, replace(proposal, weighting=0, width=11).to_bytes()) == "forbidden-weights"
 
 
 def test_defaults_are_four_members_or_more() -> None:
@@ -118,7 +119,7 @@ def test_defaults_are_four_members_or_more() -> None:
 
 def test_another_version_and_a_plain_update(federation: Federation) -> None:
     proposal = federation.proposal().to_bytes()
-    assert ask(federation, proposal[:4] + b"\x02" + proposal[5:]) == "unsupported-version"
+    assert ask(federation, proposal[:4] + b"\x03" + proposal[5:]) == "unsupported-version"
     assert ask(federation, b"\x80\x04pickle") == "malformed"
     with pytest.raises(Refused) as caught:
         federation.policy.refuse_plain()

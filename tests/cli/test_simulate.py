@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from distro_fed.cli.run_config import FlowerApp
-from distro_fed.cli.simulate import _last_traceback, check_before_start
+from distro_fed.cli.simulate import check_before_start
 from distro_fed.errors import DataNotFound, SettingsError
 from distro_fed.reporting.events import read_events
 
@@ -74,24 +74,6 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path, number: signal.Sig
     process.communicate(timeout=600)
     assert process.returncode != 0
     assert processes_of(tmp_path) == []
-
-
-LOG = """INFO: start
-Traceback (most recent call last):
-  first
-ValueError: first
-INFO: on
-Traceback (most recent call last):
-  second
-ValueError: second
-"""
-
-
-def test_the_last_traceback_of_a_log_is_shown() -> None:
-    assert _last_traceback(LOG).splitlines()[-1] == "ValueError: second"
-    assert "first" not in _last_traceback(LOG)
-    assert _last_traceback(f"{LOG}\x1b[91mERROR \x1b[0m:  Exit Code: 700\nmore").endswith("ValueError: second")
-    assert _last_traceback("a\nb") == "a\nb"
 
 
 def test_wrong_settings_and_missing_data_are_found_before_anything_starts(tmp_path: Path) -> None:

@@ -67,10 +67,11 @@ def test_denormals(roundtrip: Callable[..., torch.Tensor]) -> None:
 def test_blocks_leave_no_seam(
     layout: Layout, delta: torch.Tensor, roundtrip: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = roundtrip(Quantized(1), delta, layout)
-    original = quantized.blocks
-    monkeypatch.setattr(quantized, "blocks", lambda start, stop: original(start, stop, 24))
-    assert torch.equal(roundtrip(Quantized(1), delta, layout), whole)
+    coders = [Quantized(bits) for bits in (1, 3, 8)]
+    whole = [roundtrip(coder, delta, layout) for coder in coders]
+    monkeypatch.setattr(quantized, "BLOCK", 24)
+    for coder, expected in zip(coders, whole, strict=True):
+        assert torch.equal(roundtrip(coder, delta, layout), expected)
 
 
 def test_weight_and_sum_are_two_roundings(layout: Layout, delta: torch.Tensor) -> None:

@@ -172,8 +172,8 @@ def fork(server: ServerSession) -> ServerSession:
     return copy.deepcopy(server, shared)
 
 
-def plain_sum(codes: Codes, members: Iterable[int]) -> NDArray[np.int64]:
-    return np.sum([codes[member].astype(np.int64) for member in members], axis=0)
+def plain_sum(codes: Codes, members: Iterable[int], weights: Mapping[int, int] | None = None) -> NDArray[np.int64]:
+    return np.sum([codes[member].astype(np.int64) * (weights or {}).get(member, 1) for member in members], axis=0)
 
 
 def signed_message(kind: Kind, member: int, context: bytes, transcript: bytes, body: bytes) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 from distro_fed.errors import BadReply, RoundAborted
 from distro_fed.secure_aggregation.rules import ServerModel
 from distro_fed.secure_aggregation.server_session import ServerSession
+from distro_fed.secure_aggregation.weighting import Weighting
 from tests.secure_aggregation.members import (
     POLICY,
     Federation,
@@ -44,10 +45,10 @@ class Histories:
     What a member answers depends on what was answered in the stages before and not on who else answers now.
     """
 
-    def __init__(self, federation: Federation, count: int = 8) -> None:
+    def __init__(self, federation: Federation, server: ServerSession | None = None, count: int = 8) -> None:
         self.codes = random_codes(federation.size, 8, count, seed=federation.size)
         self.codes[0][:] = 255
-        self.reached: dict[History, Point | Outcome] = {(): (federation, federation.server())}
+        self.reached: dict[History, Point | Outcome] = {(): (federation, server or federation.server())}
         self.answered: dict[History, tuple[Federation, ServerSession, dict[int, bytes]] | Outcome] = {}
 
     def outcome(self, pattern: tuple[int, ...]) -> Point | Outcome:
@@ -115,6 +116,23 @@ def test_every_pattern(members: int, malicious: bool, min_survivors: int, exact_
         exact += 1
     assert exact + aborted == 6**members
     assert exact == exact_patterns
+
+
+def test_every_pattern_with_weights() -> None:
+    federation = Federation(4, replace(POLICY, weights=(Weighting.ROSTER,)))
+    weights = {0: 1, 1: 2, 2: 3, 3: 4}
+    proposal = federation.proposal(weighting=Weighting.ROSTER)
+    assert proposal.width == 8 + 4
+    histories, exact = Histories(federation, federation.server(proposal)), 0
+    for pattern in itertools.product(range(6), repeat=4):
+        outcome = histories.outcome(pattern)
+        expected = predicted(pattern, malicious=True, min_survivors=2)
+        if expected is None:
+            survivors = tuple(member for member, last in enumerate(pattern) if last > 2)
+            expected = survivors, tuple(plain_sum(histories.codes, survivors, weights).tolist())
+            exact += 1
+        assert outcome == expected, pattern
+    assert exact == 21
 
 
 def test_a_pattern_without_the_shortcut() -> None:

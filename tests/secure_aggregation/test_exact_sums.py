@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from distro_fed.secure_aggregation.masks import BLOCK
+from distro_fed.secure_aggregation.roster import Roster
 from distro_fed.secure_aggregation.rules import sum_width
-from tests.secure_aggregation.members import Federation, plain_sum, random_codes, run_round
+from distro_fed.secure_aggregation.weighting import Weighting
+from tests.secure_aggregation.members import (
+    POLICY,
+    Federation,
+    plain_sum,
+    random_codes,
+    refusal_of,
+    roster,
+    run_round,
+)
 
 COUNTS = (1, 7, 8, 9, 100)
 
@@ -51,6 +63,31 @@ def test_a_vector_of_several_blocks_with_one_who_drops_out() -> None:
     assert result.sums.dtype == np.uint16
 
 
+@pytest.mark.parametrize(("weights", "width"), [((1, 1, 1), 10), ((5, 1, 2), 11), ((1, 2**24 - 3, 1), 32)])
+def test_weights(monkeypatch: pytest.MonkeyPatch, weights: tuple[int, ...], width: int) -> None:
+    heavy = Roster(
+        "federation", tuple(replace(one, weight=w) for one, w in zip(roster(3).members, weights, strict=True))
+    )
+    monkeypatch.setattr(Federation, "roster", heavy)
+    federation = Federation(3, replace(POLICY, weights=(Weighting.ROSTER,)))
+    proposal = federation.proposal(weighting=Weighting.ROSTER, count=50)
+    assert proposal.width == width
+    codes = random_codes(3, 8, 50)
+    codes[1][:25] = 255
+    result = run_round(federation, codes, server=federation.server(proposal))
+    assert result.weight == sum(weights)
+    np.testing.assert_array_equal(result.sums, plain_sum(codes, range(3), dict(enumerate(weights))))
+
+
+def test_weights_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    heavy = Roster("federation", tuple(replace(one, weight=2**23) for one in roster(3).members))
+    monkeypatch.setattr(Federation, "roster", heavy)
+    federation = Federation(3, replace(POLICY, weights=(Weighting.ROSTER,)))
+    proposal = federation.proposal(weighting=Weighting.ROSTER)
+    assert proposal.width == 33
+    assert refusal_of(federation.respond(0, proposal.to_bytes())) == "wrong-width"
+
+
 def test_who_is_who_does_not_matter() -> None:
     codes = random_codes(4, 8, 50)
     one = run_round(Federation(4), codes, server=Federation(4).server(Federation(4).proposal(count=50)))
@@ -60,10 +97,6 @@ def test_who_is_who_does_not_matter() -> None:
 
 
 def test_a_cohort_that_is_a_part_of_the_roster() -> None:
-    from dataclasses import replace
-
-    from tests.secure_aggregation.members import POLICY
-
     federation = Federation(7, replace(POLICY, fixed_cohort=False))
     server = federation.server(federation.proposal(cohort=(1, 2, 4, 6)))
     codes = random_codes(7, 8, 8)

@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from distro_fed.errors import EncodingError
-from distro_fed.secure_aggregation.masked_vector import VectorSum, check_codes, mask_vector
+from distro_fed.secure_aggregation.masked_vector import VectorSum, check_codes, masked_blocks
 from distro_fed.secure_aggregation.masks import BLOCK, KeyStream, Masks, blocks, word_type
 from distro_fed.secure_aggregation.packing import packed_size
 from distro_fed.secure_aggregation.rules import sum_width
@@ -35,9 +35,7 @@ def slow_mask(codes: list[int], plus: list[bytes], minus: list[bytes], width: in
 
 
 def masked(codes: NDArray[np.unsignedinteger], width: int, plus: list[bytes], minus: list[bytes]) -> bytes:
-    out = np.empty(packed_size(codes.size, width), np.uint8)
-    mask_vector(codes, width, Masks(plus, minus, width), out)
-    return out.tobytes()
+    return b"".join(block.tobytes() for block in masked_blocks(codes, width, Masks(plus, minus, width)))
 
 
 def unpacked(packed: bytes, count: int, width: int) -> NDArray[np.unsignedinteger]:

@@ -49,9 +49,9 @@ def test_round_trip(kind: Kind, body: bytes) -> None:
         (header(Kind.PROOF, SERVER, CONTEXT)[:-1], "malformed"),
         (b"\x80\x04" + header(Kind.PROOF, SERVER, CONTEXT), "malformed"),
         (b"DFSA\x00" + header(Kind.PROOF, SERVER, CONTEXT)[5:], "unsupported-version"),
-        (b"DFSA\x02" + header(Kind.PROOF, SERVER, CONTEXT)[5:], "unsupported-version"),
-        (b"DFSA\x01\x00" + header(Kind.PROOF, SERVER, CONTEXT)[6:], "malformed"),
-        (b"DFSA\x01\x0c" + header(Kind.PROOF, SERVER, CONTEXT)[6:], "malformed"),
+        (b"DFSA\x01" + header(Kind.PROOF, SERVER, CONTEXT)[5:], "unsupported-version"),
+        (b"DFSA\x02\x00" + header(Kind.PROOF, SERVER, CONTEXT)[6:], "malformed"),
+        (b"DFSA\x02\x0c" + header(Kind.PROOF, SERVER, CONTEXT)[6:], "malformed"),
         (header(Kind.PROOF, 3, CONTEXT), "malformed"),
         (header(Kind.REFUSAL, SERVER, CONTEXT), "malformed"),
         (header(Kind.ACKNOWLEDGEMENT, SERVER, CONTEXT) + bytes(64), "malformed"),
@@ -129,7 +129,7 @@ def test_deliveries() -> None:
 def test_a_proposal_and_its_context() -> None:
     proposal = Federation(5).proposal(round_=3, attempt=2, bits=4, count=1000)
     data = proposal.to_bytes()
-    assert len(data) == HEADER_BYTES + 162
+    assert len(data) == HEADER_BYTES + 154
     assert Proposal.from_message(parse(data)) == proposal
     assert proposal.context != Federation(5).proposal(round_=3, attempt=1, bits=4, count=1000).context
 
@@ -144,7 +144,7 @@ def test_a_proposal_whose_context_is_another(change: object) -> None:
 
 def test_a_cohort_of_nobody() -> None:
     body = Federation(5).proposal().to_body()
-    body = body[:34] + b"\xff" * 32 + body[66:]
+    body = body[:26] + b"\xff" * 32 + body[58:]
     with pytest.raises(Refused, match="not a set"):
         Proposal.from_message(Message(Kind.PROPOSAL, SERVER, CONTEXT, body))
 

@@ -18,8 +18,7 @@ OTHER = Policy(
     fixed_cohort=False,
     max_attempts=9,
     bits=(4, 12),
-    weights=(Weighting.MASKED, Weighting.ROSTER),
-    weight_cap=77,
+    weights=(Weighting.ROSTER, Weighting.UNIFORM),
     max_values=1000,
 )
 
@@ -60,10 +59,9 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
         ("bits = [9, 8]", "bits = [9, 8]"),
         ("bits = [1, 25]", "1 to 24"),
         ("bits = [1, true]", "bits = [1, True]"),
-        ('weights = ["none"]', "'none' is not one of uniform, roster, masked"),
+        ('weights = ["none"]', "'none' is not one of uniform, roster"),
         ("weights = []", "no round at all"),
         ("weights = [1]", "1 is not one of"),
-        ("weight-cap = 0", "weight-cap = 0"),
         ("max-values = 0", "max-values = 0"),
         ("min-cohrt = 5", "unknown key 'min-cohrt'; did you mean 'min-cohort'"),
         ("required = false", "unknown key 'required'"),
@@ -90,4 +88,3 @@ def test_what_does_not_go_with_a_roster() -> None:
     [problem] = check_policy(Policy(), roster(3))
     assert "3 members, but min-cohort is 4" in problem
     assert "min-survivors is 9" in check_policy(Policy(min_survivors=9), roster(4))[0]
-    assert "sign" in check_policy(Policy(bits=(1, 1), weights=(Weighting.MASKED,)), roster(4))[0]

@@ -28,7 +28,7 @@ def test_means_are_those_of_a_plain_reference(q: int, count: int, seed: int) -> 
     assert all(vector.size == vector_count(sum(SIZES), len(SIZES) + 2, q) for vector in vectors)
     assert all(int(vector.max()) < 2**q for vector in vectors)
     sums = np.sum([vector.astype(np.uint32) for vector in vectors], axis=0, dtype=np.uint32)
-    mean = mean_of_sum(sums, SIZES, q=q, members=count, metrics=2)
+    mean = mean_of_sum(sums, SIZES, q=q, weight=count, metrics=2)
     levels = 2**q - 1
     place = 0
     for tensor, size in enumerate(SIZES):
@@ -49,9 +49,9 @@ def test_numbers_that_cannot_be_summed_are_named(number: float) -> None:
 def test_the_largest_number_of_many_members_does_not_wrap_around() -> None:
     vectors = [to_vector(np.zeros(0, np.uint8), [LARGEST - 1], 8) for _ in range(255)]
     sums = np.sum([vector.astype(np.uint32) for vector in vectors], axis=0, dtype=np.uint32)
-    assert mean_of_sum(sums, [], q=8, members=255, metrics=1).numbers[0] == pytest.approx(LARGEST - 1)
+    assert mean_of_sum(sums, [], q=8, weight=255, metrics=1).numbers[0] == pytest.approx(LARGEST - 1)
 
 
 def test_a_sum_of_another_length_is_refused() -> None:
     with pytest.raises(EncodingError, match="belong to 38 values"):
-        mean_of_sum(np.zeros(5, np.uint32), SIZES, q=4, members=2, metrics=0)
+        mean_of_sum(np.zeros(5, np.uint32), SIZES, q=4, weight=2, metrics=0)

@@ -68,7 +68,7 @@ def test_the_stream_ends_when_the_time_is_up() -> None:
     exchange = Exchange(grid, timeout=0.05, poll_interval=0.01)
     exchange.push(messages(2))
     assert list(exchange.replies()) == []
-    assert exchange.unanswered == [0, 1]
+    assert exchange.unanswered == {"0": 0, "1": 1}
 
 
 @pytest.mark.parametrize("pushed", [[], [""]])

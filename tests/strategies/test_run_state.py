@@ -15,7 +15,7 @@ from tests.federation import make_model, run
 def prepared(**options: object) -> tuple[DistroStrategy, RunState]:
     server = DistroStrategy(**{"compressor": make_compressor("dense"), **options})  # type: ignore[arg-type]
     server.prepare(make_model(), run_id=1, num_rounds=3)
-    return server, server._run_state
+    return server, server.run_state
 
 
 def means(count: int) -> list[torch.Tensor]:
@@ -76,5 +76,5 @@ def test_a_second_run_starts_without_momentum() -> None:
     state.advance(1, means(1)[0].clone())
     server.prepare(make_model(), run_id=2, num_rounds=1)
     before, (mean,) = server.replica.values.clone(), means(1)
-    server._run_state.advance(1, mean.clone())
+    server.run_state.advance(1, mean.clone())
     torch.testing.assert_close(server.replica.values, before + 1.9 * mean, rtol=0, atol=1e-5)

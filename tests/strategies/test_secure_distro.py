@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message
+from torch import nn
 
+from distro_fed.clients import RoundInfo, TrainResult
 from distro_fed.compression import make_compressor
 from distro_fed.compression.base import Compressor
 from distro_fed.errors import SettingsError
@@ -17,22 +20,24 @@ from distro_fed.secure_aggregation.member_files import IDENTITY_FILE, POLICY_FIL
 from distro_fed.secure_aggregation.policy import Policy, create_policy
 from distro_fed.secure_aggregation.roster import Member, Roster, create_roster
 from distro_fed.secure_aggregation.weighting import Weighting
+from distro_fed.settings import RunSettings, TrainingSettings
 from distro_fed.strategies.secure_distro import SecureDistroStrategy
 from tests import federation
 
-NAMES = [f"client-{index}" for index in range(4)]
-
 
 class Members:
-    """Files of four members, and the server's copies."""
+    """Files of some members, and the server's copies; ``client-2`` weighs 3 where weights count."""
 
-    def __init__(self, folder: Path, policy: Policy | None = None) -> None:
+    def __init__(self, folder: Path, policy: Policy | None = None, count: int = 4) -> None:
         self.policy = policy or Policy(min_cohort=3, min_survivors=2)
-        self.folders = [folder / name for name in NAMES]
+        names = [f"client-{index}" for index in range(count)]
+        self.folders = [folder / name for name in names]
         identities: list[Identity] = [
-            create_identity(own / IDENTITY_FILE, name) for own, name in zip(self.folders, NAMES, strict=True)
+            create_identity(own / IDENTITY_FILE, name) for own, name in zip(self.folders, names, strict=True)
         ]
-        self.roster = Roster("test", tuple(Member(one.name, one.public) for one in identities))
+        self.roster = Roster(
+            "test", tuple(Member(one.name, one.public, index + 1) for index, one in enumerate(identities))
+        )
         for own in self.folders:
             create_roster(own / ROSTER_FILE, "test", self.roster.members)
             create_policy(own / POLICY_FILE, self.policy)
@@ -40,7 +45,7 @@ class Members:
     def run(self, compressor: Compressor, **options: Any) -> tuple[SecureDistroStrategy, Any]:
         strategy = {"roster": self.roster, "policy": self.policy, **options.pop("strategy", {})}
         nodes = [{"secure-folder": str(own)} for own in self.folders]
-        options = {"kind": SecureDistroStrategy, "node_configs": nodes, **options}
+        options = {"kind": SecureDistroStrategy, "nodes": len(nodes), "node_configs": nodes, **options}
         server, grid = federation.run(compressor=compressor, strategy=strategy, **options)
         assert isinstance(server, SecureDistroStrategy)
         return server, grid
@@ -75,6 +80,46 @@ def test_losses_are_means_over_all_members(members: Members) -> None:
     assert secure.progress.held_out[0]["all members"] == pytest.approx(sum(expected.values()) / len(expected), rel=1e-6)
     assert secure.progress.held_out[3].keys() == {"all members"}
     assert secure.progress.history()[0].train_loss == pytest.approx(1.0)
+
+
+def lossy_train(model: nn.Module, info: RoundInfo) -> TrainResult:
+    """The loss of a client is its number; client 3 has none that could be summed."""
+    number = federation.partition(info)
+    return replace(federation.shift_train(model, info), loss=float(number) if number < 3 else -1.0)
+
+
+def test_weights_of_the_roster(tmp_path: Path) -> None:
+    weighted = Members(tmp_path, Policy(min_cohort=3, min_survivors=2, weights=(Weighting.ROSTER,)))
+    secure, _ = weighted.run(make_compressor("quantized", bits=8), train=lossy_train)
+    # as many examples as the roster gives them weight
+    plain, _ = federation.run(compressor=make_compressor("quantized", bits=8))
+    start = federation.make_model().read()
+    moves = [server.replica.values - start for server in (secure, plain)]
+    assert float(torch.cosine_similarity(moves[0], moves[1], dim=0)) > 0.8
+    assert secure.progress.history()[0].train_loss == pytest.approx((1 * 0 + 2 * 1 + 3 * 2) / (1 + 2 + 3))
+
+
+def test_a_loss_that_cannot_be_summed_costs_nobody_the_round(members: Members) -> None:
+    secure, _ = members.run(make_compressor("quantized", bits=8), train=lossy_train, rounds=1)
+    (record,) = secure.progress.history()
+    assert not record.left_out
+    assert record.train_loss == pytest.approx((0 + 1 + 2) / 3)
+
+
+def test_members_that_train_otherwise_than_the_server_says_refuse(members: Members) -> None:
+    other = RunSettings(training=TrainingSettings(local_steps=11))
+    secure, _ = members.run(make_compressor("quantized", bits=8), rounds=1, strategy={"settings": other})
+    (record,) = secure.progress.history()
+    assert record.skipped
+    assert len(record.left_out) == 4
+    assert all("other-plan" in one.reason for one in record.left_out)
+
+
+def test_weights_that_do_not_fit(members: Members) -> None:
+    heavy = Roster("test", tuple(replace(member, weight=2**23) for member in members.roster.members))
+    policy = Policy(weights=(Weighting.ROSTER,))
+    with pytest.raises(SettingsError, match="weights of 33554432 together take 33 bits"):
+        SecureDistroStrategy(roster=heavy, policy=policy, compressor=make_compressor("quantized", bits=8))
 
 
 def test_no_reply_says_anything_about_one_member(members: Members) -> None:
@@ -174,7 +219,6 @@ def test_a_configuration_of_any_kind_is_agreed_on(members: Members) -> None:
         (Policy(min_survivors=5), "min-survivors is 5"),
         (Policy(min_cohort=5), "min-cohort is 5"),
         (Policy(bits=(1, 4)), "8 bits"),
-        (Policy(weights=(Weighting.ROSTER,)), "uniform"),
     ],
 )
 def test_a_policy_under_which_all_members_would_refuse_is_an_error(

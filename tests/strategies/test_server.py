@@ -12,7 +12,7 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from distro_fed.clients import make_client_app
-from distro_fed.errors import FederationError, SettingsError
+from distro_fed.errors import CheckpointError, FederationError, SettingsError
 from distro_fed.reporting.events import read_events
 from distro_fed.reporting.report_file import read_report
 from distro_fed.settings import RunSettings
@@ -41,8 +41,9 @@ def serve(
     config: dict[str, Any],
     drop: Callable[[Message, int], bool] | None = None,
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    run_id: int = 1,
 ) -> None:
-    grid = LocalGrid(make_client_app(), 2, run_config=config, drop=drop)
+    grid = LocalGrid(make_client_app(), 2, run_config=config, drop=drop, run_id=run_id)
     run_server(grid, RunSettings.from_run_config(config), evaluate_fn)
 
 
@@ -112,6 +113,47 @@ def test_what_a_broken_run_has_reached_is_saved(config: dict[str, Any], tmp_path
     with pytest.raises(ConnectionError):
         serve(config, evaluate_fn=breaks)
     assert (tmp_path / "run" / "model-unfinished" / "adapter_model.safetensors").is_file()
+
+
+def test_a_run_that_broke_off_is_gone_on_with_in_its_folder(config: dict[str, Any], tmp_path: Path) -> None:
+    """Another Flower run ends at the same adapter, and its report is about both."""
+    from safetensors.torch import load_file
+
+    def breaks(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if round_ == 2:
+            raise ConnectionError("the evaluation service is away")
+        return None
+
+    config |= {"num-server-rounds": 3, "error-feedback": True}
+    with pytest.raises(ConnectionError):
+        serve(config, evaluate_fn=breaks)
+    run = tmp_path / "run"
+    resume = config | {"resume-from-checkpoint": str(run)}
+    with pytest.raises(CheckpointError, match=r"other settings: learning-rate: 0.01 then, 0.02 now"):
+        serve(resume | {"learning-rate": 2e-2}, run_id=7)
+    serve(resume, run_id=8)
+    whole = config | {"run-dir": str(tmp_path / "whole")}
+    serve(whole, run_id=9)
+    mine, theirs = (load_file(tmp_path / name / "model" / "adapter_model.safetensors") for name in ("run", "whole"))
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    report, other = read_report(run / "report.json"), read_report(tmp_path / "whole" / "report.json")
+    assert report.resumed == 1
+    assert report.rounds == 3
+    assert report.loss_after == other.loss_after
+    assert report.loss_before == other.loss_before
+    assert not (run / "model-unfinished").exists()
+    events = [event["event"] for event in read_events(run / "events.jsonl")[0]]
+    assert [name for name in events if name.startswith("r") and name not in ("reply", "round_started")] == [
+        "run_started", "round_finished", "round_finished", "run_failed", "resumed", "round_finished", "run_finished",
+    ]  # fmt: skip
+
+
+def test_without_save_rounds_nothing_is_saved(config: dict[str, Any], tmp_path: Path) -> None:
+    serve(config | {"save-rounds": 0, "num-server-rounds": 1})
+    assert not (tmp_path / "run" / "checkpoint").exists()
+    with pytest.raises(CheckpointError, match="save-rounds above 0"):
+        serve(config | {"resume-from-checkpoint": str(tmp_path / "run")})
 
 
 def test_no_run_overwrites_another(config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,13 @@ def test_request_round_trip() -> None:
     assert read_request(over_the_wire(request_records(request, frames, ConfigRecord({"mine": 1.5})))) == request
 
 
+def test_a_resumed_run_names_the_flower_run_that_it_began_in() -> None:
+    plain, resumed = (Request(3, 9, 2, b"c" * 16, b"r" * 16, run_id=run_id) for run_id in (0, 2**64 - 1))
+    records = [request_records(request, frames_record([]), ConfigRecord()) for request in (plain, resumed)]
+    assert read_request(over_the_wire(records[1])) == resumed
+    assert "run-id" not in records[0].config_records["config"]
+
+
 def test_the_protocols_keys_win_over_the_callers() -> None:
     request = Request(3, 9, 2, b"c" * 16, b"r" * 16)
     content = request_records(request, frames_record([]), ConfigRecord({"server-round": 77}))

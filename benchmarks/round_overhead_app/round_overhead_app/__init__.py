@@ -1,0 +1,1 @@
+"""One trivial training, served by PrivateClient and by a plain handler in turn."""

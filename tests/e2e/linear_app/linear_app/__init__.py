@@ -1,0 +1,1 @@
+"""Linear regression as a federation, to try deployments with."""
