@@ -62,7 +62,8 @@ Event = dict[str, Any]
 class EventWriter:
     """Appends events to a file and flushes each line, so that a reader sees it at once.
 
-    A last line that a killed process left half written is cut off on opening.
+    The file is locked (``flock``) until it is closed: two servers on one run folder would delete each other's
+    checkpoints. A last line that a killed process left half written is cut off on opening.
 
     Parameters
     ----------
@@ -70,12 +71,25 @@ class EventWriter:
         File to append to; folders above it are made.
     listeners : sequence of callable, optional
         Called with each event after it is written. They must not raise.
+
+    Raises
+    ------
+    DistroFedError
+        Another writer has it open.
     """
 
     def __init__(self, path: Path, listeners: Sequence[Callable[[Event], None]] = ()) -> None:
         self._listeners = listeners
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
+        try:
+            _lock(self._file.fileno())
+        except BlockingIOError as error:
+            self._file.close()
+            raise DistroFedError(
+                f"{path} is being written by another process: a run goes on in this folder; wait for its end, stop it, "
+                "or name another folder"
+            ) from error
         _cut_half_line(self._file.fileno())
 
     def write(self, event: str, **fields: object) -> None:
@@ -157,6 +171,18 @@ def finite_or_null(value: object) -> object:
         # float() turns a numpy.float64 (a subclass of float) into the plain type
         return float(value) if math.isfinite(value) else None
     return value
+
+
+def _lock(descriptor: int) -> None:
+    """Keep a file for this process alone, where the file system can."""
+    import fcntl  # not on every system; readers need none of it
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # some network file systems know no locks
+        return
 
 
 def _cut_half_line(descriptor: int) -> None:

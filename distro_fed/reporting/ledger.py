@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 from distro_fed.errors import DistroFedError
@@ -34,8 +33,8 @@ class TrafficLedger:
     """
 
     def __init__(self) -> None:
-        # sums that every round asks for must not take longer as the run goes on
-        self._rounds: defaultdict[int, Counter[Entry]] = defaultdict(Counter)
+        # by round and client: sums that every reply asks for take no longer in a long run, or among many members
+        self._rounds: defaultdict[int, defaultdict[str, Counter[Entry]]] = defaultdict(lambda: defaultdict(Counter))
         self._clients: dict[Direction, Counter[str]] = {direction: Counter() for direction in _DIRECTIONS}
 
     def record(self, *, round: int, client: str, direction: Direction, kind: Kind, size: int) -> None:
@@ -65,7 +64,7 @@ class TrafficLedger:
             raise DistroFedError(f"traffic kind {kind!r} is not one of {', '.join(_KINDS)}")
         if round < 0 or size < 0:
             raise DistroFedError(f"traffic of client {client!r} has round {round} and size {size}; both must be >= 0")
-        self._rounds[round][Entry(round, client, direction, kind)] += size
+        self._rounds[round][client][Entry(round, client, direction, kind)] += size
         self._clients[direction][client] += size
 
     def total(
@@ -79,10 +78,8 @@ class TrafficLedger:
         """Bytes of all entries that fit every given filter."""
         return sum(
             size
-            for entry, size in self._entries(round)
-            if (client is None or entry.client == client)
-            and (direction is None or entry.direction == direction)
-            and (kind is None or entry.kind == kind)
+            for entry, size in self._entries(round, client)
+            if (direction is None or entry.direction == direction) and (kind is None or entry.kind == kind)
         )
 
     def per_client(self, direction: Direction | None = None) -> dict[str, int]:
@@ -101,10 +98,12 @@ class TrafficLedger:
         """Names of all clients that sent or received something, sorted."""
         return sorted(set().union(*self._clients.values()))
 
-    def _entries(self, round: int | None = None) -> Iterator[tuple[Entry, int]]:
-        """Entries of one round, or of all."""
-        rounds = self._rounds.values() if round is None else [self._rounds.get(round, Counter[Entry]())]
-        return chain.from_iterable(entries.items() for entries in rounds)
+    def _entries(self, round: int | None = None, client: str | None = None) -> Iterator[tuple[Entry, int]]:
+        """Entries of one round, or of all, and of one client, or of all."""
+        for number in self._rounds if round is None else self._rounds.keys() & {round}:
+            clients = self._rounds[number]
+            for name in clients if client is None else clients.keys() & {client}:
+                yield from clients[name].items()
 
     def __iter__(self) -> Iterator[tuple[Entry, int]]:
         """Each entry with its bytes, in a fixed order."""

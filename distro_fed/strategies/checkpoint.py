@@ -71,7 +71,11 @@ def write_checkpoint(folder: Path, round_: int, facts: Mapping[str, Any], tensor
     folder.mkdir(parents=True, exist_ok=True)
     mark = f"{round_:08d}-{uuid.uuid4().hex[:8]}"
     data, traffic = folder / f"tensors-{mark}.safetensors", folder / f"traffic-{mark}.jsonl"
-    digest = _write_tensors(data, tensors)
+    try:
+        digest = _write_tensors(data, tensors)
+    except OSError:
+        data.unlink(missing_ok=True)  # on a full disk the next attempt needs the room
+        raise
     text = json.dumps(
         {"format": _FORMAT, "tensors": data.name, "tensors-digest": digest, "traffic": traffic.name, "facts": facts},
         allow_nan=False,

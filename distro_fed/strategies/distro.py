@@ -276,7 +276,7 @@ class DistroStrategy(Strategy):
     ) -> Iterable[Message]:
         """Messages that bring nodes up to date and ask them to evaluate; ``arrays`` is not used."""
         del arrays
-        cohort = evaluators(self, grid.get_node_ids(), server_round)
+        cohort = evaluators(self, grid, server_round)
         return self.courier.messages(cohort, MessageType.EVALUATE, server_round, config, evaluate=True)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
 
 from distro_fed.strategies.intake import Refused, parse
 from distro_fed.strategies.members import Members
@@ -20,11 +21,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 
-def evaluators(strategy: DistroStrategy, nodes: Iterable[int], round_: int) -> list[int]:
-    """Those of the nodes who are asked; none if there are too few."""
-    there, needed = strategy.members.ordered(nodes), strategy.min_evaluate_nodes
+def evaluators(strategy: DistroStrategy, grid: Grid, round_: int) -> list[int]:
+    """Nodes who are asked; none if there are too few.
+
+    One that is busy with an older request is not, unless too few others are there: a run would wait at its end once
+    more for a node that it has waited for in vain.
+    """
     if strategy.fraction_evaluate == 0.0:
         return []
+    needed, nodes, stragglers = strategy.min_evaluate_nodes, list(grid.get_node_ids()), strategy.courier.stragglers
+    strategy.courier.take_late(grid)
+    free = [node_id for node_id in nodes if node_id not in stragglers.busy()]
+    there = strategy.members.ordered(free if len(free) >= needed else nodes)
     if len(there) < needed:
         log.warning("no evaluation: %d nodes, min_evaluate_nodes = %d", len(there), needed)
         return []

@@ -54,6 +54,7 @@ class Progress:
     def resumed(self, done: int, version: int) -> None:
         """The run goes on after ``done`` rounds."""
         self.resumes += 1
+        self.current_round = done
         log.info("the run goes on with round %d, from version %d", done + 1, version)
         self._emit("resumed", round=done + 1, version=version, rounds=self._rounds)
 

@@ -8,6 +8,7 @@ members may be ahead of a checkpoint, and each of these is sent a full state the
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,8 +122,9 @@ def saved_replica(saved: Checkpoint, agreement: Agreement) -> Replica:
 
 def restore(strategy: DistroStrategy, state: RunState, saved: Checkpoint) -> None:
     """Put a run that is about to start into the state that was saved."""
-    check_settings(saved, _options(strategy) | (strategy.saver.settings if strategy.saver else {}))
     facts, tensors = saved.facts, saved.tensors
+    # a run that is not saved any more has nobody who knows its settings
+    check_settings(saved, (strategy.saver.settings if strategy.saver else facts["settings"]) | _options(strategy))
     strategy.members.restore(facts["members"])
     state.courier.restore(facts["courier"])
     frames = parse_frames(tensors["log"].numpy().tobytes()) if "log" in tensors else []
@@ -134,7 +136,7 @@ def restore(strategy: DistroStrategy, state: RunState, saved: Checkpoint) -> Non
     state.done = facts["done"]
     for name in _RESULTS:
         for round_, metrics in facts["results"][name]:
-            getattr(state.result, name)[round_] = MetricRecord(metrics)
+            getattr(state.result, name)[round_] = MetricRecord({key: _number(value) for key, value in metrics.items()})
     state.progress.resumed(state.done, state.replica.version)
 
 
@@ -181,6 +183,13 @@ def _options(strategy: DistroStrategy) -> dict[str, Any]:
         "outer-nesterov": strategy.outer_nesterov,
         "server-residual": strategy.server_residual,
     }
+
+
+def _number(value: Any) -> Any:
+    """A metric as it was, but for an infinity: what JSON has no word for was saved as null."""
+    if isinstance(value, list):
+        return [_number(item) for item in value]
+    return math.nan if value is None else value
 
 
 def _plain(result: Result, name: str) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Result
 
 from distro_fed.agreement import Agreement
-from distro_fed.errors import TrainingError
+from distro_fed.errors import CheckpointError, TrainingError
 from distro_fed.replica import Replica
 from distro_fed.reporting.ledger import TrafficLedger
 from distro_fed.strategies import resume
@@ -125,6 +125,11 @@ def begin(strategy: DistroStrategy, initial: ArrayRecord | InitialModel, flower_
     state = RunState(replica, courier, progress, outer_step, keep_residual=strategy.server_residual)
     if saved is not None:
         resume.restore(strategy, state, saved)
+        if state.done > rounds:
+            raise CheckpointError(
+                f"{saved.traffic.parent} has done {state.done} rounds, and num-server-rounds = {rounds} ends before: "
+                f"resume it with {state.done} or more"
+            )
         state.first_round = state.done + 1
     return state
 

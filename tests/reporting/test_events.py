@@ -47,6 +47,16 @@ def test_opening_cuts_what_a_killed_process_left_half_written(tmp_path: Path, wh
     assert [event["event"] for event in read_events(path)[0]] == ["run_failed"] * bool(whole) + ["run_finished"]
 
 
+def test_a_run_folder_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    with EventWriter(path) as first:
+        first.write("run_finished", seconds=1)
+        with pytest.raises(DistroFedError, match="written by another process"):
+            EventWriter(path)
+    EventWriter(path).close()
+    assert len(read_events(path)[0]) == 1
+
+
 def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with EventWriter(path) as writer:

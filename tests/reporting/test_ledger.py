@@ -35,6 +35,8 @@ def test_sums_by_every_key() -> None:
     assert ledger.total(round=1) == 115
     assert ledger.total(kind="keyframe") == 100
     assert ledger.total(round=2, client="a") == 0
+    assert ledger.total(round=1, client="b", direction="up") == 15
+    assert len(list(ledger._entries(1, "b"))) == 1  # every reply asks; it must not look at all members
     assert ledger.per_client() == {"a": 100, "b": 1015}
     assert ledger.per_client("up") == {"a": 0, "b": 15}
     assert ledger.per_round() == {1: 115, 2: 1000}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -12,13 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import MetricRecord
 
 from distro_fed.errors import CheckpointError
 from distro_fed.model.trainable import Trainable
 from distro_fed.reporting.events import read_events
 from distro_fed.settings import RunSettings
 from distro_fed.strategies import DistroStrategy
+from distro_fed.strategies.checkpoint import Checkpoint, read_checkpoint
 from distro_fed.strategies.members import Members
+from distro_fed.strategies.resume import Saver
 from tests.federation import make_model
 from tests.strategies.interrupted import Federation, Killed, Points
 
@@ -202,6 +206,41 @@ def test_another_run_cannot_go_on(tmp_path: Path) -> None:
         federation.serve(resume=True, seed=5)
     federation.rounds = 2
     assert federation.serve(resume=True, quorum=0.9).replica.version == 2  # these two may differ
+
+
+def test_a_resumed_run_may_end_without_saving_but_not_before_what_is_done(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, rounds=2)
+    federation.serve()
+    saved = read_checkpoint(tmp_path / "run" / "checkpoint")
+    saved.facts["settings"] |= {"learning-rate": 0.1}  # as a server app with settings saves it
+    server = DistroStrategy(compressor=federation.compressor, resume_from=saved, **federation.options)
+    server.start(federation.grid(Points()), make_model(), 3)
+    assert server.replica.version == 3
+    federation.rounds = 1
+    with pytest.raises(CheckpointError, match="has done 2 rounds, and num-server-rounds = 1 ends before"):
+        federation.serve(resume=True)
+
+
+def test_metrics_that_are_not_finite_do_not_stop_a_resume(tmp_path: Path) -> None:
+    def run(saved: Checkpoint | None, rounds: int) -> DistroStrategy:
+        server = DistroStrategy(
+            compressor=federation.compressor, saver=Saver(folder), resume_from=saved, **federation.options
+        )
+        server.start(federation.grid(Points()), make_model(), rounds, evaluate_fn=lambda *_: MetricRecord(diverged))
+        return server
+
+    federation, folder = Federation(tmp_path), tmp_path / "run" / "checkpoint"
+    diverged: dict[str, Any] = {"loss": math.nan, "losses": [1.0, math.inf]}
+    run(None, 1)
+    again = run(read_checkpoint(folder), 2).run_state.result.evaluate_metrics_serverapp
+    assert set(again) == {0, 1, 2}
+    assert math.isnan(again[0]["loss"])  # type: ignore[arg-type]
+
+
+def test_bytes_of_a_run_that_has_only_to_be_evaluated_are_of_its_last_round(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, rounds=1)
+    federation.serve()
+    assert federation.serve(resume=True).progress.current_round == 1
 
 
 def test_the_report_s_figures_and_events_go_on(tmp_path: Path) -> None:

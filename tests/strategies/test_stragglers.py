@@ -175,6 +175,14 @@ def test_every_byte_of_a_late_reply_is_counted(tmp_path: Path) -> None:
     assert late.ledger.total(client="client-1", direction="up", kind="other") > 0  # and of the probe
 
 
+def test_the_final_evaluation_does_not_wait_for_a_busy_node(tmp_path: Path) -> None:
+    server = serve(
+        tmp_path, lambda node_id, number: 9 * ((node_id, number) == (102, 2)), rounds=2, fraction_evaluate=1.0
+    )
+    assert server.ledger.total(client="client-1", direction="down", kind="evaluation") == 0
+    assert set(server.progress.held_out[2]) == {"client-0", "client-2", "client-3"}
+
+
 def test_two_slow_nodes_of_four_and_the_run_goes_on(tmp_path: Path) -> None:
     server = serve(tmp_path, lambda node_id, number: 2 * (node_id > 102), rounds=5)
     assert [record.skipped for record in server.progress.history()] == [False] * 5

@@ -18,4 +18,4 @@ def train(model: nn.Module) -> tuple[int, float]:
         if parameter.grad is not None:
             parameter.data -= 0.01 * parameter.grad
             parameter.grad = None
-    return len(inputs), float(loss)
+    return len(inputs), float(loss.detach())

@@ -37,7 +37,7 @@ def train(model: nn.Module, info: RoundInfo) -> TrainResult:
             if parameter.grad is not None:
                 parameter.data -= info.settings.training.learning_rate * parameter.grad
                 parameter.grad = None
-    return TrainResult(num_examples=len(inputs), loss=float(loss))
+    return TrainResult(num_examples=len(inputs), loss=float(loss.detach()))
 
 
 def evaluate(model: nn.Module, info: RoundInfo) -> EvaluateResult:
