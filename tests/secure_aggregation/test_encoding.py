@@ -33,7 +33,7 @@ def test_no_two_lists_of_fields_run_together(one: tuple, other: tuple) -> None:
 
 def test_the_name_and_the_protocol_are_covered() -> None:
     assert digest("one", b"x") != digest("other", b"x")
-    assert b"distro-fed secure aggregation 1" in encode("one")
+    assert b"distro-fed secure aggregation 2" in encode("one")
 
 
 @settings(deadline=None)
