@@ -108,9 +108,11 @@ class Run:
         return figures
 
     def accepted(self) -> dict[int, list[str]]:
-        """By round, names of the members whose updates are in."""
+        """By round, names of the members whose updates are in; what a server took before it died is not."""
         found: dict[int, list[str]] = {}
         for event in self.events():
+            if event["event"] == "resumed":
+                found = {number: names for number, names in found.items() if number < event["round"]}
             if event["event"] == "reply" and event["accepted"]:
                 found.setdefault(event["round"], []).append(event["client"])
         return found
