@@ -58,8 +58,11 @@ class TrainingSettings:
     gradient_accumulation_steps: int = 1
     #: peak learning rate; 0: the preset of mode and compressor
     learning_rate: float = 0.0
-    #: ``adamw``, ``sgd`` or ``muon`` (AdamW for embeddings, head and vectors); a fresh one in every round
+    #: ``adamw``, ``sgd`` or ``muon`` (AdamW for embeddings, head and vectors)
     optim: str = "adamw"
+    #: ``fresh``: a new optimizer in every round; ``kept``: its moments stay at the client from round to round, in
+    #: ``state-dir`` (not with ``subspace``, whose coefficients are others in every round)
+    optimizer_state: str = "fresh"
     #: momentum of ``sgd`` and ``muon`` (published with 0.95)
     momentum: float = 0.0
     #: over the whole run: ``constant``, ``linear`` or ``cosine`` decay

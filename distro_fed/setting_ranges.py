@@ -18,6 +18,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "selection": ("global", "chunk"),
     "lora-factors": ("both", "b", "alternating", "core"),
     "optim": ("adamw", "sgd", "muon"),
+    "optimizer-state": ("fresh", "kept"),
     "aggregation": ("mean", "contributors"),
     "lr-scheduler-type": ("constant", "linear", "cosine"),
 }

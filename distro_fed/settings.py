@@ -175,6 +175,11 @@ def _check(settings: RunSettings) -> None:
             "error-feedback = true with compressor = 'subspace': its basis changes every round, so what one round "
             "did not send has no place in the next; set error-feedback = false or choose another compressor"
         )
+    if settings.training.optimizer_state == "kept" and _compressor_name(settings) == "subspace":
+        raise SettingsError(
+            "optimizer-state = 'kept' with compressor = 'subspace': its coefficients are others in every round, so "
+            "their moments have no place in the next; take 'fresh' or another compressor"
+        )
     if compression.server_residual and (name := _compressor_name(settings)) in ("subspace", "lowrank"):
         raise SettingsError(
             f"server-residual = true with compressor = {name!r}: its basis changes every round; set it to false, "

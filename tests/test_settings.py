@@ -64,6 +64,7 @@ def test_peft_keys_pass_through() -> None:
         ({"local-steps": 1.5}, "is a float; a int is needed"),
         ({"mode": "lorra"}, "choose one of lora, full"),
         ({"compressor": "subspace", "mode": "lora"}, "needs mode = 'full'"),
+        ({"optimizer-state": "kept", "mode": "full"}, "compressor = 'subspace': its coefficients are others in every"),
         ({"mode": "full", "error-feedback": True}, "its basis changes every round"),
         ({"mode": "full", "server-residual": True}, "its basis changes every round"),
         ({"mode": "full", "compressor": "lowrank", "server-residual": True}, "with compressor = 'lowrank': its basis"),

@@ -43,7 +43,7 @@ def run(task: Task, configuration: Configuration) -> Outcome:
         load(message.content.array_records["arrays"])
         round_ = int(str(message.content.config_records["config"]["server-round"]))
         outcome = train_locally(
-            trainable.model, trainable.parameters.values(), clients[int(str(context.node_config["partition-id"]))],
+            trainable.model, trainable.parameters, clients[int(str(context.node_config["partition-id"]))],
             first_step=(round_ - 1) * local_steps, total_steps=configuration.steps, settings=settings.training,
         )  # fmt: skip
         losses.append(outcome.loss)

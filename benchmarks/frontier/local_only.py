@@ -27,7 +27,7 @@ def run(task: Task, configuration: Configuration) -> Outcome:
     for batch_at in client_batches(task, configuration, settings, loaded.tokenizer):
         trainable.write(start)
         outcome = train_locally(
-            trainable.model, trainable.parameters.values(), batch_at, first_step=0, total_steps=configuration.steps,
+            trainable.model, trainable.parameters, batch_at, first_step=0, total_steps=configuration.steps,
             settings=settings.training,
         )  # fmt: skip
         curve.append(outcome.loss)

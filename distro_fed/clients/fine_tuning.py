@@ -93,7 +93,7 @@ class FineTuning:
             return batch_at(examples, seed, number, settings.per_device_train_batch_size, pad_id=pad_id)
 
         if agreement.uplink.name != "subspace":
-            trained = [parameter for parameter in trainable.parameters.values() if parameter.requires_grad]
+            trained = {name: one for name, one in trainable.parameters.items() if one.requires_grad}
             outcome = _steps(trainable, trained, batch, info, group)
             return TrainResult(len(examples), outcome.loss, {"train-tokens": outcome.tokens, **more}, corpus.columns)
         from distro_fed.clients.subspace_training import SubspaceTraining
@@ -202,21 +202,24 @@ def _next_device(name: str, rank: int) -> str:
 
 def _steps(
     trainable: Trainable,
-    parameters: list[torch.nn.Parameter],
+    parameters: Mapping[str, torch.nn.Parameter],
     batch: object,
     info: RoundInfo,
     group: LocalGroup | None,
 ) -> LocalTraining:
     import torch
 
+    from distro_fed.clients.optimizer_store import OptimizerStore
     from distro_fed.clients.train_locally import train_locally
 
-    settings = info.settings.training
+    settings, store = info.settings.training, None
+    if settings.optimizer_state == "kept" and info.state_folder is not None:
+        store = OptimizerStore(info.state_folder / "optimizer", info.round)
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
     # dropout must not depend on what this process has done before
-    devices = [parameters[0].device] if parameters[0].is_cuda else []
+    devices = [one.device for one in parameters.values() if one.is_cuda][:1]
     with torch.random.fork_rng(devices=devices), _checkpointed(trainable.model, settings.gradient_checkpointing):
         own = info.round + (0 if group is None else group.rank * info.rounds)
         torch.manual_seed((client_seed(info.settings.seed, info.name) + own) % 2**63)
@@ -228,6 +231,7 @@ def _steps(
             total_steps=info.rounds * settings.local_steps,
             settings=settings,
             group=group,
+            store=store,
         )
 
 

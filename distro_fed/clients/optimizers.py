@@ -1,4 +1,4 @@
-"""Local optimizers by the name of the setting ``optim``; every round starts with fresh ones."""
+"""Local optimizers by the name of the setting ``optim``."""
 
 from __future__ import annotations
 

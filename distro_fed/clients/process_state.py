@@ -87,6 +87,7 @@ class ProcessState:
             context.node_config,
             request.extra,
             request.version,
+            self._own_folder(context, request, "training"),
         )
 
     def secure_member(self, context: Context) -> SecureMember | None:
@@ -110,15 +111,22 @@ class ProcessState:
         In a resumed run its files are found by the id of the Flower run that the run began in.
         """
         run, settings = self._load(context, request.run_id or context.run_id), self.settings(context)
-        residuals = None
-        if settings.compression.error_feedback and run.folder is None:
+        residuals, folder = None, self._own_folder(context, request, "residuals")
+        if folder is None and settings.compression.error_feedback:
             log.warning("error-feedback = true, but there is no state-dir to keep a residual in: going on without")
-        if settings.compression.error_feedback and run.folder is not None:
-            # two nodes that call themselves the same are still two organisations
-            own = f"{self.name(context)} {context.node_config.get('partition-id', context.node_id)}"
-            folder, member = run.folder / "residuals" / _file_name(own), self.secure_member(context)
+        if folder is None and settings.training.optimizer_state == "kept":
+            log.warning("optimizer-state = 'kept', but there is no state-dir to keep it in: going on without")
+        if folder is not None and settings.compression.error_feedback:
+            member = self.secure_member(context)
             residuals = ResidualStore(folder, context.run_id, None if member is None else _was_summed(member))
         return Participant(self._task, run.trainable, run.agreement, run.replicas, residuals, run.buffers)
+
+    def _own_folder(self, context: Context, request: Request, kind: str) -> Path | None:
+        """Folder for one kind of thing that an organisation keeps during a run; None: nothing is kept."""
+        run = self._load(context, request.run_id or context.run_id)
+        # two nodes that call themselves the same are still two organisations
+        own = f"{self.name(context)} {context.node_config.get('partition-id', context.node_id)}"
+        return None if run.folder is None else run.folder / kind / _file_name(own)
 
     def _load(self, context: Context, run_id: int | None) -> _LoadedRun:
         """What belongs to a run; None: the one that is loaded, if there is one."""

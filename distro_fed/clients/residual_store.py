@@ -11,19 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distro_fed.clients.round_files import RoundFiles, round_of
 from distro_fed.compression.base import Residual
 from distro_fed.errors import CorruptBody
-from distro_fed.files import write_atomically
 from distro_fed.replica import Replica
 
 if TYPE_CHECKING:
     import torch
 
 log = logging.getLogger("distro_fed")
-
-#: that of the last round, and the one before it: a resumed run does the last round again
-_KEPT = 2
-_NAMES = "[0-9]" * 8 + ".safetensors"
 
 
 class ResidualStore:
@@ -41,7 +37,7 @@ class ResidualStore:
     """
 
     def __init__(self, folder: Path, flower_run: int = 0, was_summed: Callable[[int, int], bool] | None = None) -> None:
-        self._folder, self._flower_run = folder, flower_run
+        self._files, self._flower_run = RoundFiles(folder), flower_run
         self._was_summed = was_summed or (lambda _run, _round: True)
 
     def load(self, replica: Replica, round_: int) -> torch.Tensor | None:
@@ -55,10 +51,10 @@ class ResidualStore:
         from safetensors import SafetensorError
         from safetensors.torch import load
 
-        before = [path for path in sorted(self._folder.glob(_NAMES)) if _round(path) < round_]
-        if not before:
+        path = self._files.before(round_)
+        if path is None:
             return None
-        path, sent_in = before[-1], _round(before[-1])
+        sent_in = round_of(path)
         try:
             kept = load(path.read_bytes())
             residual, expected = kept["residual"], replica.agreement.residual_layout.numel
@@ -104,16 +100,7 @@ class ResidualStore:
             "flower-run": torch.frombuffer(bytearray(self._flower_run.to_bytes(8, "little")), dtype=torch.uint8),
             "sent": torch.frombuffer(bytearray(sent), dtype=torch.uint8),
         }
-        newest = self._folder / f"{round_:08d}.safetensors"
-        write_atomically(newest, save(tensors))
-        kept = [path for path in sorted(self._folder.glob(_NAMES)) if _round(path) <= round_][-_KEPT:]
-        for path in self._folder.glob(_NAMES):
-            if path not in kept:
-                path.unlink(missing_ok=True)
-
-
-def _round(path: Path) -> int:
-    return int(path.stem)
+        self._files.write(round_, save(tensors))
 
 
 def _take_back(body: bytes, residual: torch.Tensor, replica: Replica, round_: int) -> None:

@@ -54,9 +54,9 @@ class SubspaceTraining:
             self._coefficients[small.name] = torch.nn.Parameter(torch.zeros(small.shape, device=weight.device))
 
     @property
-    def parameters(self) -> list[nn.Parameter]:
-        """One (out, rank) float32 parameter for every matrix of the space."""
-        return list(self._coefficients.values())
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """One (out, rank) float32 parameter for every matrix of the space, by its name."""
+        return dict(self._coefficients)
 
     @contextmanager
     def attached(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from distro_fed.agreement import Agreement
@@ -33,6 +34,9 @@ class RoundInfo:
         The server's ``train_config``.
     version : int
         Version of the replica that is trained: aggregated updates so far.
+    state_folder : Path or None
+        Folder of this organisation's own in this run, for what training keeps from one round to the next; it need not
+        exist yet. None: nothing is kept.
     """
 
     round: int
@@ -42,6 +46,7 @@ class RoundInfo:
     node_config: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     version: int = 0
+    state_folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The local training loop: H optimizer steps from the replica, with a fresh optimizer.
+"""The local training loop: H optimizer steps from the replica.
 
 Learning rate and data order are functions of the global step, so a client that keeps no state between
 rounds goes on exactly where the run is.
@@ -7,7 +7,7 @@ rounds goes on exactly where the run is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from distro_fed.clients.local_workers import LocalGroup
+    from distro_fed.clients.optimizer_store import OptimizerStore
 
     Batch = dict[str, torch.Tensor]
 
@@ -62,13 +63,14 @@ def learning_rate_at(step: int, total_steps: int, settings: TrainingSettings) ->
 
 def train_locally(
     model: nn.Module,
-    parameters: Iterable[nn.Parameter],
+    parameters: Mapping[str, nn.Parameter],
     batch_at: Callable[[int], Batch],
     *,
     first_step: int,
     total_steps: int,
     settings: TrainingSettings,
     group: LocalGroup | None = None,
+    store: OptimizerStore | None = None,
 ) -> LocalTraining:
     """Train ``parameters`` in place with the optimizer that the settings name.
 
@@ -77,8 +79,8 @@ def train_locally(
     model : torch.nn.Module
         A causal language model that takes a batch as keyword arguments and returns an output with
         ``logits``.
-    parameters : iterable of torch.nn.Parameter
-        What is trained; everything else should be frozen.
+    parameters : mapping of str to torch.nn.Parameter
+        What is trained, by name; everything else should be frozen.
     batch_at : callable
         Micro-batch by number; ``gradient_accumulation_steps`` of them make an optimizer step.
     first_step : int
@@ -89,6 +91,9 @@ def train_locally(
     group : LocalGroup, optional
         Other processes that do the same, each with its share of the micro-batches; all end with the same parameters.
 
+    store : OptimizerStore, optional
+        Where the optimizer's state is taken from and left; by default every round starts with a fresh one.
+
     Raises
     ------
     TrainingError
@@ -98,8 +103,10 @@ def train_locally(
 
     from distro_fed.clients.optimizers import make_optimizers
 
-    trained = list(parameters)
+    trained = list(parameters.values())
     optimizers = make_optimizers(model, trained, settings)
+    if store is not None:
+        store.load(optimizers, parameters)
     device = trained[0].device
     accumulation = settings.gradient_accumulation_steps
     loss_sum, tokens = 0.0, 0
@@ -136,6 +143,8 @@ def train_locally(
         for parameter in trained:
             parameter.grad = None
         model.eval()
+    if store is not None and (group is None or group.rank == 0):
+        store.save(optimizers, parameters)
     if group:
         loss_sum = group.add(loss_sum, trained[0])
     return LocalTraining(loss=loss_sum / max(1, tokens), tokens=tokens)

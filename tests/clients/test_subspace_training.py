@@ -22,7 +22,7 @@ def test_training_b_is_training_w_inside_the_subspace() -> None:
     plain = trainable.model(input_ids=ids).logits
     with subspace.attached(), torch.no_grad():
         assert torch.allclose(trainable.model(input_ids=ids).logits, plain)
-        for index, parameter in enumerate(subspace.parameters):
+        for index, parameter in enumerate(subspace.parameters.values()):
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index)))
         attached = trainable.model(input_ids=ids).logits
     start = trainable.read()
@@ -46,4 +46,4 @@ def test_weights_are_frozen_only_meanwhile() -> None:
         trainable.model(input_ids=torch.arange(6).view(1, 6)).logits.sum().backward()
     assert all(parameter.requires_grad for parameter in trainable.parameters.values())
     assert all(parameter.grad is None for parameter in trainable.parameters.values())
-    assert all(parameter.grad is not None for parameter in subspace.parameters)
+    assert all(parameter.grad is not None for parameter in subspace.parameters.values())

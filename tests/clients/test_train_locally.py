@@ -20,7 +20,7 @@ def settings(**changes: object) -> TrainingSettings:
 def train(config: TrainingSettings, batch_size: int = 4, first_step: int = 0) -> tuple[float, torch.Tensor]:
     model = tiny_llama()
     outcome = train_locally(
-        model, model.parameters(), lambda number: batch_at(EXAMPLES, 0, number, batch_size),
+        model, dict(model.named_parameters()), lambda number: batch_at(EXAMPLES, 0, number, batch_size),
         first_step=first_step, total_steps=40, settings=config,
     )  # fmt: skip
     return outcome.loss, torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -41,7 +41,7 @@ def test_loss_falls(options: dict[str, object]) -> None:
 def test_every_parameter_is_trained(optim: str) -> None:
     model, before = tiny_llama(), dict(tiny_llama().named_parameters())
     train_locally(
-        model, model.parameters(), lambda number: batch_at(EXAMPLES, 0, number, 4),
+        model, dict(model.named_parameters()), lambda number: batch_at(EXAMPLES, 0, number, 4),
         first_step=0, total_steps=40, settings=settings(optim=optim),
     )  # fmt: skip
     assert [name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])] == []
@@ -72,6 +72,6 @@ def test_a_loss_that_is_not_finite_stops_with_the_rate_and_the_way_out() -> None
     next(model.parameters()).data.fill_(float("inf"))
     with pytest.raises(TrainingError, match="lower learning-rate"):
         train_locally(
-            model, model.parameters(), lambda number: batch_at(EXAMPLES, 0, number, 2),
+            model, dict(model.named_parameters()), lambda number: batch_at(EXAMPLES, 0, number, 2),
             first_step=0, total_steps=4, settings=settings(),
         )  # fmt: skip
