@@ -12,7 +12,7 @@ from benchmarks.frontier.outcome import Outcome
 from benchmarks.frontier.product import run_config
 from benchmarks.frontier.tasks import Task
 from benchmarks.frontier.training_data import Batches, client_batches
-from distro_fed.clients.train_locally import learning_rate_at
+from distro_fed.learning_rate import learning_rate_at
 from distro_fed.model.configured import LoadedTrainable, load_trainable
 from distro_fed.reporting.references import allreduce_bf16
 from distro_fed.settings import RunSettings, TrainingSettings

@@ -117,6 +117,10 @@ def _baseline(key: tuple[Any, ...], best: Mapping[tuple[Any, ...], list[Run]]) -
     ]
 
 
+def _keeps_state(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("error-feedback", False)) or settings.get("optimizer-state", "fresh") == "kept"
+
+
 def _row(runs: Sequence[Run], baselines: Sequence[Sequence[Run]]) -> Row:
     first = runs[0]
     settings = first["settings"]
@@ -138,7 +142,7 @@ def _row(runs: Sequence[Run], baselines: Sequence[Sequence[Run]]) -> Row:
         task=first["task"],
         pipeline=first["pipeline"],
         mode=settings.get("mode", "full"),
-        stateless=first["runner"] in ("product", "flower-fedavg") and not settings.get("error-feedback", False),
+        stateless=first["runner"] in ("product", "flower-fedavg") and not _keeps_state(settings),
         steps=first["steps"],
         local_steps=local_steps,
         clients=first["clients"],
