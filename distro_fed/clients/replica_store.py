@@ -185,7 +185,7 @@ class ReplicaStore:
         write_atomically(folder / f"snapshot-{self._replica.version:08d}-{zlib.crc32(data):08x}.frame", data)
         # the snapshot before and what follows it stay: another process may be reading them
         kept = _snapshots(folder)[-2:]
-        oldest = _version(kept[0])
+        oldest = min(map(_version, kept), default=0)  # another process may have pruned them all
         for path in [*_snapshots(folder), *_updates(folder)]:
             if _version(path) < oldest and path not in kept:
                 path.unlink(missing_ok=True)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
-from distro_fed.errors import CheckpointError
+from distro_fed.errors import CheckpointError, SettingsError
 from distro_fed.replica import Replica, UpdateLog
 from distro_fed.reporting.events import finite_or_null
+from distro_fed.settings import RunSettings
 from distro_fed.strategies.checkpoint import Checkpoint, write_checkpoint
 from distro_fed.update import parse_frames
 
@@ -84,7 +85,7 @@ def check_settings(saved: Checkpoint, settings: Mapping[str, Any]) -> None:
     CheckpointError
         Settings that change what is computed differ; the message lists them.
     """
-    there = saved.facts["settings"]
+    there = _with_later_settings(saved.facts["settings"], settings)
     different = [
         f"{key}: {there.get(key, '(none)')!r} then, {settings.get(key, '(none)')!r} now"
         for key in sorted(there.keys() | settings.keys())
@@ -95,6 +96,16 @@ def check_settings(saved: Checkpoint, settings: Mapping[str, Any]) -> None:
             f"{saved.traffic.parent} is of a run with other settings: {'; '.join(different)}. Resume it with those "
             "that it began with, or start a new run"
         )
+
+
+def _with_later_settings(there: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Saved settings, and of those that a later release has added the defaults: they are what the run was done with."""
+    added = settings.keys() - there.keys()
+    try:
+        defaults = RunSettings.from_run_config(there).flat() if added else {}
+    except SettingsError:  # a setting that this release does not know any more: the comparison names it
+        defaults = {}
+    return {**{key: defaults[key] for key in added if key in defaults}, **there}
 
 
 def run_id(saved: Checkpoint) -> int:
@@ -133,6 +144,8 @@ def restore(strategy: DistroStrategy, state: RunState, saved: Checkpoint) -> Non
     state.courier.traffic.take_notes(saved.traffic)
     state.progress.restore(facts["progress"])
     state.outer_step.average, state.residual = tensors.get("momentum"), tensors.get("residual")
+    if state.scales is not None:
+        state.scales.restore(facts["scales"])
     state.done = facts["done"]
     for name in _RESULTS:
         for round_, metrics in facts["results"][name]:
@@ -154,6 +167,7 @@ def _facts(strategy: DistroStrategy, state: RunState) -> dict[str, Any]:
         "courier": courier.to_json(),
         "traffic": courier.traffic.to_json(),
         "progress": state.progress.to_json(),
+        "scales": None if state.scales is None else state.scales.to_json(),
         "results": {name: _plain(state.result, name) for name in _RESULTS},
     }
 
@@ -182,6 +196,7 @@ def _options(strategy: DistroStrategy) -> dict[str, Any]:
         "outer-momentum": strategy.outer_momentum,
         "outer-nesterov": strategy.outer_nesterov,
         "server-residual": strategy.server_residual,
+        "scales": "own" if strategy.scale_rule is None else "common",
     }
 
 

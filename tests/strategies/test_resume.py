@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from distro_fed.settings import RunSettings
 from distro_fed.strategies import DistroStrategy
 from distro_fed.strategies.checkpoint import Checkpoint, read_checkpoint
 from distro_fed.strategies.members import Members
-from distro_fed.strategies.resume import Saver
+from distro_fed.strategies.resume import Saver, check_settings
 from tests.federation import make_model
 from tests.strategies.interrupted import Federation, Killed, Points
 
@@ -206,6 +207,18 @@ def test_another_run_cannot_go_on(tmp_path: Path) -> None:
         federation.serve(resume=True, seed=5)
     federation.rounds = 2
     assert federation.serve(resume=True, quorum=0.9).replica.version == 2  # these two may differ
+
+
+def test_a_setting_that_a_later_release_has_added_stands_at_its_default(tmp_path: Path) -> None:
+    before = RunSettings.from_run_config({"mode": "lora", "learning-rate": 0.1}).flat()
+    del before["optimizer-state"]
+    saved = Checkpoint({"settings": before}, {}, tmp_path)
+    for state, words in (("fresh", ""), ("kept", "optimizer-state: 'fresh' then, 'kept' now")):
+        now = RunSettings.from_run_config({"mode": "lora", "learning-rate": 0.1, "optimizer-state": state}).flat()
+        with pytest.raises(CheckpointError, match=words) if words else nullcontext():
+            check_settings(saved, now)
+    with pytest.raises(CheckpointError, match=r"no-more: 1 then, '\(none\)' now"):
+        check_settings(Checkpoint({"settings": {**before, "no-more": 1}}, {}, tmp_path), before)
 
 
 def test_a_resumed_run_may_end_without_saving_but_not_before_what_is_done(tmp_path: Path) -> None:
