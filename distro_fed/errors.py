@@ -19,7 +19,8 @@ kebab-case word that may leave the machine: it never holds a value, a path or a 
     ├── UpdateError              a received update is refused
     │   ├── TruncatedFrame / BadMagic / UnsupportedVersion / UnknownCodec / ChecksumMismatch
     │   ├── WrongRun / WrongLayout / WrongBase / WrongCodec
-    │   └── CorruptBody
+    │   ├── CorruptBody
+    │   └── UnusableScales       of a round in which all members code with the same scales
     ├── ReplicaError             a replica or its update log cannot serve what is asked
     ├── FederationError
     │   ├── NotEnoughNodes
@@ -172,6 +173,12 @@ class CorruptBody(UpdateError):
     """The body breaks a rule of its codec: counts, order, range, or a value that is not finite."""
 
     code = "corrupt-body"
+
+
+class UnusableScales(UpdateError):
+    """The scales that all members of a round are to code with are not one usable number for each tensor."""
+
+    code = "unusable-scales"
 
 
 class ReplicaError(DistroFedError):

@@ -106,6 +106,13 @@ class CompressionSettings:
     basis_rounds: int = 1
     #: number format of ``dense``: ``float32``, ``bfloat16`` or ``float16``
     dense_dtype: str = "float32"
+    #: scales of ``quantized``, ``subspace`` and ``lowrank``: ``own`` (each member's update has its own), ``common``
+    #: (those of a round are announced by the server and the same for all) or ``auto``: ``common`` with
+    #: ``secure-aggregation``, which gives the exact mean only so, else ``own``
+    scales: str = "auto"
+    #: the common scales of the first round: ``measured`` (none yet: each member's own), ``adamw`` (by a rule that fits
+    #: this package's own training, not a training function of yours), or a number for all tensors
+    initial_scale: str = "measured"
     #: keep at the client what was not sent and add it to the next update
     error_feedback: bool = False
     #: what is kept of that residual from one round to the next, 0 to 1
@@ -122,11 +129,14 @@ class CompressionSettings:
 class SecuritySettings:
     """Secure aggregation: the server learns the sum of the updates and nothing else about any of them."""
 
-    #: updates are summed under masks; needs the compressor ``quantized``, ``subspace`` or ``lowrank``
+    #: updates are summed under masks; needs the compressor ``quantized``, ``subspace``, ``lowrank`` or ``dense``, which
+    #: takes 16 bits a value there
     secure_aggregation: bool = False
     #: server: folder with ``roster.toml`` and ``policy.toml``. In a simulation also one subfolder a member, with
     #: ``identity.toml`` besides. A deployed member takes ``secure-folder`` from its node config only.
     secure_folder: str = ""
+    #: training examples that weigh 1 where the policy has ``weights = ["masked"]``; a member weighs 1 to 15
+    weight_unit: int = 100
     #: seconds to wait for a member's answer in the stages of the protocol that need no training; 0: as long as for a
     #: round of training
     stage_timeout: float = 120.0

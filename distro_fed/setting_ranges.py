@@ -1,4 +1,4 @@
-"""What values a single setting may have; what goes together is checked in :mod:`distro_fed.settings`."""
+"""What values a single setting may have; what goes together is checked in :mod:`distro_fed.setting_combinations`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "quantization": ("none", "8bit", "4bit"),
     "compressor": ("auto", "dct-topk", "topk", "quantized", "subspace", "lowrank", "dense"),
     "selection": ("global", "chunk"),
+    "scales": ("auto", "own", "common"),
     "lora-factors": ("both", "b", "alternating", "core"),
     "optim": ("adamw", "sgd", "muon"),
     "optimizer-state": ("fresh", "kept"),
@@ -30,6 +31,7 @@ _AT_LEAST: dict[str, float] = {
     "save-rounds": 0, "quorum": 0, "round-timeout": 0, "start-timeout": 0, "evaluate-every": 0, "adam-beta1": 0,
     "adam-beta2": 0, "momentum": 0, "value-bits": 1, "final-rank": 0, "basis-rounds": 1, "error-feedback-decay": 0,
     "outer-learning-rate": 0, "outer-momentum": 0, "metrics-port": 0, "stage-timeout": 0,
+    "weight-unit": 1,
 }  # fmt: skip
 _AT_MOST: dict[str, float] = {
     "bits": 8, "downlink-bits": 8, "density": 1, "downlink-density": 1, "fraction-train": 1, "quorum": 1,
@@ -39,6 +41,7 @@ _AT_MOST: dict[str, float] = {
 }  # fmt: skip
 _PATTERNS: dict[str, str] = {
     "run-name": r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
+    "initial-scale": r"measured|adamw|(?=.*[1-9])\d*\.?\d+(e-?\d)?",
     "device": r"auto|cpu|mps|(cuda|xpu)(:\d+)?",
     "report-to": r"none|(tensorboard|wandb|mlflow)(, ?(tensorboard|wandb|mlflow))*",
 }

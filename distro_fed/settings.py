@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from distro_fed.errors import SettingsError
-from distro_fed.presets import COMPRESSOR_PRESETS, DEFAULT_COMPRESSOR, LEARNING_RATES, PIPELINES
+from distro_fed.presets import COMPRESSOR_PRESETS, LEARNING_RATES, PIPELINES
+from distro_fed.setting_combinations import check_combinations, compressor_name, scales_of
 from distro_fed.setting_groups import (
     CompressionSettings,
     DataSettings,
@@ -104,7 +105,8 @@ class RunSettings:
         SettingsError
             A value is out of range, or two do not go together.
         """
-        _check(self)
+        check_values(self.flat())
+        check_combinations(self)
         return _complete(self)
 
     def flat(self) -> dict[str, Value]:
@@ -156,111 +158,8 @@ def _typed(key: str, value: Any, default: Any) -> Any:
     return value
 
 
-def _check(settings: RunSettings) -> None:
-    check_values(settings.flat())
-    compression, mode = settings.compression, settings.model.mode
-    if compression.compressor == "subspace" and mode != "full":
-        raise SettingsError(
-            "compressor = 'subspace' trains inside the weight matrices of the base model; it needs mode = 'full' "
-            "(for mode = 'lora' use 'quantized', 'topk', 'dct-topk' or 'dense')"
-        )
-    if mode == "full" and settings.model.dtype == "float16" and _compressor_name(settings) != "subspace":
-        raise SettingsError(
-            "dtype = 'float16' with mode = 'full': AdamW divides by numbers that are 0 in float16; take dtype = "
-            "'bfloat16' or 'float32', or compressor = 'subspace', which trains in float32"
-        )
-    _check_quantization(settings)
-    if compression.error_feedback and _compressor_name(settings) == "subspace":
-        raise SettingsError(
-            "error-feedback = true with compressor = 'subspace': its basis changes every round, so what one round "
-            "did not send has no place in the next; set error-feedback = false or choose another compressor"
-        )
-    if settings.training.optimizer_state == "kept" and _compressor_name(settings) == "subspace":
-        raise SettingsError(
-            "optimizer-state = 'kept' with compressor = 'subspace': its coefficients are others in every round, so "
-            "their moments have no place in the next; take 'fresh' or another compressor"
-        )
-    if compression.server_residual and (name := _compressor_name(settings)) in ("subspace", "lowrank"):
-        raise SettingsError(
-            f"server-residual = true with compressor = {name!r}: its basis changes every round; set it to false, "
-            "and downlink-bits = 2 or more if the aggregated update should lose less"
-        )
-    _check_lora_factors(settings)
-    _check_aggregation(settings)
-    _check_security(settings)
-    if settings.training.optim == "sgd" and not settings.training.learning_rate:
-        raise SettingsError("optim = 'sgd' has no preset: those of learning-rate are for AdamW; set learning-rate")
-
-
-def _check_quantization(settings: RunSettings) -> None:
-    quantization, mode, factors = settings.model.quantization, settings.model.mode, settings.model.lora_factors
-    if quantization != "none" and (mode != "lora" or factors == "core"):
-        raise SettingsError(
-            f"quantization = {quantization!r} with mode = {mode!r} and lora-factors = {factors!r}: a base in few "
-            "bits can be neither trained nor taken apart; take 'none', or mode = 'lora' with other lora-factors"
-        )
-
-
-def _check_lora_factors(settings: RunSettings) -> None:
-    factors, method = settings.model.lora_factors, str(settings.model.peft.get("type", "LORA")).upper()
-    if factors != "both" and (settings.model.mode != "lora" or method != "LORA"):
-        raise SettingsError(
-            f"lora-factors = {factors!r} with mode = {settings.model.mode!r} and peft.type = {method!r}: it says what "
-            "of a LoRA pair is trained; take mode = 'lora' without peft.type, or lora-factors = 'both'"
-        )
-    if factors == "alternating":
-        for key, value in (
-            ("server-residual", settings.compression.server_residual),
-            ("outer-momentum", settings.federation.outer_momentum),
-            ("compressor", settings.compression.compressor == "lowrank" and "lowrank"),
-        ):
-            if value:
-                raise SettingsError(
-                    f"lora-factors = 'alternating' with {key} = {value}: every round sends other tensors, so what is "
-                    "kept of one has no place in the next; leave it out or take lora-factors = 'b'"
-                )
-
-
-def _check_aggregation(settings: RunSettings) -> None:
-    federation, name = settings.federation, _compressor_name(settings)
-    if federation.aggregation == "contributors" and name not in ("topk", "dct-topk"):
-        raise SettingsError(
-            f"aggregation = 'contributors' with compressor = {name!r}, of which every member sends every coefficient; "
-            "take 'mean', which is the same there, or compressor = 'topk' or 'dct-topk'"
-        )
-    if not federation.outer_learning_rate:
-        raise SettingsError("outer-learning-rate = 0.0 would never change the model; 1 applies the mean as it is")
-    if federation.outer_momentum and name in ("subspace", "lowrank"):
-        raise SettingsError(
-            f"outer-momentum = {federation.outer_momentum:g} with compressor = {name!r}: its space changes every "
-            "round, so what one round has moved has no place in the next; set it to 0 or choose another compressor"
-        )
-
-
-def _check_security(settings: RunSettings) -> None:
-    if not settings.security.secure_aggregation:
-        return
-    name = _compressor_name(settings)
-    if name not in ("quantized", "subspace", "lowrank"):
-        raise SettingsError(
-            f"secure-aggregation = true with compressor = {name!r}: only integers of a fixed number and size can be "
-            "summed under masks; take 'quantized' (bits = 8 is nearest to 'dense'), or in mode 'full' 'subspace' or "
-            "'lowrank'"
-        )
-    if settings.federation.fraction_train < 1:
-        raise SettingsError(
-            f"secure-aggregation = true with fraction-train = {settings.federation.fraction_train:g}: the server could "
-            "compare the sums of different cohorts; set it to 1"
-        )
-
-
-def _compressor_name(settings: RunSettings) -> str:
-    name = settings.compression.compressor
-    return DEFAULT_COMPRESSOR[settings.model.mode] if name == "auto" else name
-
-
 def _complete(settings: RunSettings) -> RunSettings:
-    compression = replace(settings.compression, compressor=_compressor_name(settings))
+    compression = replace(settings.compression, compressor=compressor_name(settings))
     name = compression.compressor
     for key, preset in COMPRESSOR_PRESETS[name].items():
         if not getattr(compression, key):
@@ -269,6 +168,7 @@ def _complete(settings: RunSettings) -> RunSettings:
         compression,
         downlink_density=compression.downlink_density or compression.density,
         downlink_bits=compression.downlink_bits or compression.bits,
+        scales=scales_of(settings),
     )
     training = settings.training
     if not training.learning_rate:

@@ -87,6 +87,13 @@ def test_peft_keys_pass_through() -> None:
         ({"outer-momentum": 1.0}, "outer-momentum = 1.0; it must be at most"),
         ({"outer-momentum": 0.9, "mode": "full"}, "compressor = 'subspace': its space changes every round"),
         ({"outer-momentum": 0.9, "compressor": "lowrank"}, "compressor = 'lowrank': its space changes every round"),
+        ({"scales": "mine"}, "choose one of auto, own, common"),
+        ({"scales": "common", "compressor": "topk"}, "scales = 'common' with compressor = 'topk'"),
+        ({"scales": "own", "secure-aggregation": True}, "the mean scale times the mean code is not the mean"),
+        ({"scales": "common", "initial-scale": "adamw", "optim": "muon"}, "with optim = 'muon'"),
+        ({"scales": "common", "initial-scale": "adamw", "compressor": "lowrank"}, "compressor = 'lowrank': a rule for"),
+        ({"initial-scale": "0.0"}, "initial-scale = '0.0' does not match"),
+        ({"initial-scale": "-1"}, "initial-scale = '-1' does not match"),
     ],
 )
 def test_bad_values_are_named_with_the_way_out(config: dict[str, object], message: str) -> None:
@@ -113,6 +120,18 @@ def test_bad_values_are_named_with_the_way_out(config: dict[str, object], messag
 )
 def test_settings_that_go_together(config: dict[str, object]) -> None:
     assert config.items() <= RunSettings.from_run_config(config).flat().items()
+
+
+@pytest.mark.parametrize("number", ["0.01", ".5", "2", "1e-3", "2.5e-4"])
+def test_the_first_scale_may_be_a_number(number: str) -> None:
+    assert read(scales="common", initial_scale=number).compression.initial_scale == number
+    assert float(number) > 0
+
+
+def test_masks_want_the_same_scales_for_all() -> None:
+    assert read(secure_aggregation=True).compression.scales == "common"
+    assert read().compression.scales == "own"
+    assert read(secure_aggregation=True, compressor="lowrank").completed().compression.scales == "common"
 
 
 def test_a_whole_number_is_a_float_too() -> None:

@@ -1,4 +1,7 @@
-"""``distro-fed demo-secure``: the demo's federation under secure aggregation, and once more in clear to compare."""
+"""``distro-fed demo-secure``: the demo's federation under secure aggregation, and once more in clear to compare.
+
+In clear too all members of a round code with the same scales, so that masks are all that differs.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def demo_secure(
     console.rule("the same once more in clear")
     plain_folder = run_folder / PLAIN_FOLDER
     plain_folder.mkdir()
-    plain = {**overrides, "secure-aggregation": False}
+    plain = {**overrides, "secure-aggregation": False, "scales": "common"}
     run_simulation(app, plain_folder, overrides=plain, nodes=len(organisations), verbose=verbose)
     facts = compare(run_folder, plain_folder)
     console.rule("what the server saw")
@@ -86,7 +89,7 @@ def compare(secure_folder: Path, plain_folder: Path) -> dict[str, Any]:
     """Put the comparison into the report of the secure run, and return it."""
     secure, plain = (json.loads((folder / REPORT_FILE).read_text()) for folder in (secure_folder, plain_folder))
     difference, change = _differences(secure_folder / MODEL_FOLDER, plain_folder / MODEL_FOLDER)
-    bits = int(secure["settings"]["bits"])
+    bits = 16 if secure["settings"]["compressor"] == "dense" else int(secure["settings"]["bits"])
     facts = {
         "secure_aggregation": bool(secure["settings"]["secure-aggregation"]),
         "max_abs_difference_to_plain": difference,

@@ -35,7 +35,7 @@ REFUSAL = "refusal"
 #: numbers that members of this package send in clear
 METRIC_NAMES = frozenset(
     ("num-examples", "train-loss", "train-tokens", "held-out-loss", "held-out-tokens", "held-out-examples", "seconds",
-     "examples-per-step")
+     "examples-per-step", "clipped")
 )  # fmt: skip
 
 _TYPES = ("train", "evaluate", "query.hello", "query.secure")

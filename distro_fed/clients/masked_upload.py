@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,16 +12,19 @@ from flwr.app import Context
 from numpy.typing import NDArray
 
 from distro_fed.clients.secure_member import SecureMember
-from distro_fed.errors import SettingsError
+from distro_fed.compression.round_code import integer_code
 from distro_fed.layout import Layout
 from distro_fed.replica import Replica
 from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest, work_digest
 from distro_fed.secure_aggregation.update_vector import summable, to_vector
+from distro_fed.secure_aggregation.weighting import LARGEST_MASKED, Weighting, own_weight, proposed_bits
 from distro_fed.settings import RunSettings
 from distro_fed.transport.secure_records import keep_state, kept_state
 
 if TYPE_CHECKING:
     from distro_fed.secure_aggregation.client_session import Delivery
+
+log = logging.getLogger("distro_fed")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class MaskedUpload:
         Digest of what the server asks for.
     work : bytes
         Digest of the settings that this member trains with.
+    weight_unit : int
+        Training examples that weigh 1 where weights are masked.
     """
 
     member: SecureMember
@@ -45,6 +51,7 @@ class MaskedUpload:
     context: Context
     request: bytes
     work: bytes
+    weight_unit: int
 
     @classmethod
     def open(
@@ -58,31 +65,40 @@ class MaskedUpload:
             With the reason; nothing has changed.
         """
         delivery = member.session.receive_shares(message, kept_state(context))
-        return cls(member, delivery, context, request, work_digest(settings))
+        return cls(member, delivery, context, request, work_digest(settings), settings.security.weight_unit)
 
     @property
     def rounding_seed(self) -> int:
         """Seed of the stochastic rounding that nobody else knows, 0 <= seed < 2**63."""
         return int.from_bytes(self.delivery.rounding_key[:8], "little") >> 1
 
-    def send_update(self, body: bytes, space: Layout, losses: Sequence[float | None], replica: Replica) -> bytes:
-        """Mask a coded update; its scales and losses go under the masks too.
+    def send_update(
+        self, body: bytes, space: Layout, numbers: Sequence[float | None], replica: Replica, examples: int
+    ) -> bytes:
+        """Mask a coded update; the scales that were measured and some more numbers go under the masks too.
 
         Parameters
         ----------
         body : bytes
-            Coded by the uplink compressor of the run, in ``space``.
-        losses : sequence of float or None
-            Those that are None, negative or not finite are missing in the mean.
+            Coded by the integer code of the uplink compressor, in ``space``.
+        numbers : sequence of float or None
+            One for each of :data:`~distro_fed.secure_aggregation.update_vector.METRICS`; those that are None, negative
+            or not finite are missing in the mean.
         replica : Replica
             What training started from.
+        examples : int
+            Training examples of this member; they make its weight where weights are masked, and tell nothing else.
         """
-        compressor = replica.agreement.uplink
-        code = compressor.integer_code()
-        if code is None:
-            raise SettingsError(f"updates of {compressor.describe()!r} cannot be summed under masks")
+        code = integer_code(replica.agreement.uplink)
         codes, scales = code.integers(body, space)
-        return self._send(to_vector(codes, [*scales.tolist(), *summable(losses)], code.bits), space.digest, replica)
+        proposal, further = self.delivery.proposal, summable(numbers)
+        if proposal.weighting == Weighting.MASKED:
+            weight = own_weight(examples, self.weight_unit)
+            log.info("secure aggregation: %d examples weigh %d of 1 to %d", examples, weight, LARGEST_MASKED)
+            codes, scales = np.multiply(codes, weight, dtype=np.uint32), scales * np.float32(weight)
+            further.append(float(weight))
+        bits = proposed_bits(proposal.weighting, code.bits)
+        return self._send(to_vector(codes, [*scales.tolist(), *further], bits), space.digest, replica)
 
     def send_losses(self, losses: Sequence[float | None], replica: Replica) -> bytes:
         """Mask losses alone."""

@@ -17,7 +17,8 @@ from distro_fed.clients.masked_upload import MaskedUpload
 from distro_fed.clients.replica_store import ReplicaStore
 from distro_fed.clients.residual_store import ResidualStore
 from distro_fed.clients.task import LocalTask, RoundInfo, TrainResult
-from distro_fed.compression.base import Residual, RoundKey
+from distro_fed.compression.base import Compressor, Residual, RoundKey
+from distro_fed.compression.round_code import Coded, RoundCode, integer_code
 from distro_fed.errors import TrainingError, WrongBase, WrongRun
 from distro_fed.replica import Replica
 from distro_fed.transport.records import DRIFT, Reply, Request, Status
@@ -64,10 +65,13 @@ class Participant:
         replica = self._replica(request, info)
         if isinstance(replica, Reply):
             return replica
+        code = self._code(replica, request, self.agreement.uplink)
         metrics, result = self._train(replica, request, info)
-        body = self._compress(result, replica, info, _rounding_seed(self.agreement.seed, info.round, info.name))
-        update = self.agreement.frame(Kind.CLIENT, request.round, replica.version, replica.chain, body)
+        coded = self._compress(result, replica, info, code, _rounding_seed(self.agreement.seed, info.round, info.name))
+        update = self.agreement.frame(Kind.CLIENT, request.round, replica.version, replica.chain, coded.sent)
         metrics = {key: float(value) for key, value in result.metrics.items()} | metrics
+        if coded.clipped is not None:
+            metrics["clipped"] = coded.clipped
         metrics |= {
             "train-loss": float(result.loss),
             "num-examples": float(result.num_examples),
@@ -83,11 +87,13 @@ class Participant:
         replica = self._replica(request, info)
         if isinstance(replica, Reply):
             return replica, b""
+        code = self._code(replica, request, integer_code(self.agreement.uplink))
         upload = open_()
         metrics, result = self._train(replica, request, info)
-        body = self._compress(result, replica, info, upload.rounding_seed)
+        coded = self._compress(result, replica, info, code, upload.rounding_seed)
+        numbers = [float(result.loss), metrics.get("held-out-loss"), coded.clipped]
         space = self.agreement.space(replica.key(info.round))
-        masked = upload.send_update(body, space, [float(result.loss), metrics.get("held-out-loss")], replica)
+        masked = upload.send_update(coded.sent, space, numbers, replica, result.num_examples)
         return Reply(Status.OK, info.name, self.replicas.retained_version), masked
 
     def evaluate_masked(self, request: Request, info: RoundInfo, open_: OpenUpload) -> tuple[Reply, bytes]:
@@ -124,6 +130,10 @@ class Participant:
             code = DRIFT if self.replicas.differs_from(request) else ""
             return Reply(Status.BEHIND, info.name, self.replicas.start_for(request), code=code)
 
+    def _code(self, replica: Replica, request: Request, compressor: Compressor) -> RoundCode:
+        """How this round's update is coded; made before training, which scales that cannot be used are not worth."""
+        return RoundCode(compressor, self.agreement.space(replica.key(request.round)), request.scales)
+
     def _load(self, replica: Replica) -> None:
         """Put the model into the state of the replica; nothing of what another member did stays."""
         self.trainable.write(replica.values)
@@ -149,25 +159,25 @@ class Participant:
             "held-out-examples": float(result.num_examples),
         }
 
-    def _compress(self, result: TrainResult, replica: Replica, info: RoundInfo, seed: int) -> bytes:
+    def _compress(self, result: TrainResult, replica: Replica, info: RoundInfo, code: RoundCode, seed: int) -> Coded:
         """Code the update of this round; what it leaves unsent is kept for the next one."""
         agreement, key = self.agreement, replica.key(info.round)
         if self.residuals is not None and agreement.residual is Residual.IN_TENSORS:
             delta = self._delta(result, replica, key)
             self._add_residual(delta, replica, info)
             coefficients = agreement.analyse(delta, key)
-            body = agreement.uplink.encode(coefficients, agreement.space(key), seed)
-            agreement.uplink.decode(body, agreement.space(key)).add_to(coefficients.zero_(), -1.0)
+            coded = code.encode(coefficients, seed)
+            code.decode(coded).add_to(coefficients.zero_(), -1.0)
             agreement.synthesise(coefficients, delta, key)
-            self._keep_residual(delta, replica, info.round, body)
-            return body
+            self._keep_residual(delta, replica, info.round, coded.meant)
+            return coded
         coefficients = self._coefficients(result, replica, key)
         self._add_residual(coefficients, replica, info)
-        body = agreement.uplink.encode(coefficients, agreement.space(key), seed)
+        coded = code.encode(coefficients, seed)
         if self.residuals is not None:
-            agreement.uplink.decode(body, agreement.space(key)).add_to(coefficients, -1.0)
-            self._keep_residual(coefficients, replica, info.round, body)
-        return body
+            code.decode(coded).add_to(coefficients, -1.0)
+            self._keep_residual(coefficients, replica, info.round, coded.meant)
+        return coded
 
     def _add_residual(self, vector: torch.Tensor, replica: Replica, info: RoundInfo) -> None:
         if self.residuals is not None and (residual := self.residuals.load(replica, info.round)) is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distro_fed.errors import TrainingError
+from distro_fed.learning_rate import learning_rate_at
 from distro_fed.model.loss import summed_loss
 from distro_fed.settings import TrainingSettings
 
@@ -40,25 +41,6 @@ class LocalTraining:
 
     loss: float
     tokens: int
-
-
-def learning_rate_at(step: int, total_steps: int, settings: TrainingSettings) -> float:
-    """Learning rate of one optimizer step of the whole run.
-
-    Parameters
-    ----------
-    step : int
-        0 for the first step of round 1.
-    total_steps : int
-        Rounds times local steps.
-    """
-    peak, warmup = settings.learning_rate, settings.warmup_steps
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    if settings.lr_scheduler_type == "constant":
-        return peak
-    left = 1.0 - (step - warmup) / max(1, total_steps - warmup)
-    return peak * (left if settings.lr_scheduler_type == "linear" else 0.5 * (1.0 - math.cos(math.pi * left)))
 
 
 def train_locally(

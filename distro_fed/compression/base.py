@@ -82,6 +82,8 @@ class Compressor(ABC):
     codec: ClassVar[int]
     #: the sum of coefficient vectors of several members can be coded at a fixed size (secure aggregation)
     linear: ClassVar[bool]
+    #: a body is one scale for each tensor of the space and integers, as :meth:`integer_code` writes it
+    scaled: ClassVar[bool] = False
     #: where error feedback keeps its residual
     residual: ClassVar[Residual] = Residual.IN_COEFFICIENTS
 

@@ -10,6 +10,7 @@ import torch
 
 from distro_fed.compression.base import Compressor, Decoded
 from distro_fed.compression.blocks import blocks
+from distro_fed.compression.quantized import FixedPoint
 from distro_fed.compression.scales import LARGEST, not_usable
 from distro_fed.errors import CorruptBody, SettingsError, TrainingError
 from distro_fed.layout import DTYPES
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dense(Compressor):
-    """Send every coefficient in ``dtype``, rounded to nearest.
+    """Send every coefficient in ``dtype``, rounded to nearest. Under masks, where only integers are summed, in 16 bits.
 
     Parameters
     ----------
@@ -44,6 +45,10 @@ class Dense(Compressor):
     def describe(self) -> str:
         """Name and dtype."""
         return f"dense dtype={self.dtype}"
+
+    def integer_code(self) -> FixedPoint:
+        """16 bits a value: a step is 2**-15 of a tensor's scale."""
+        return FixedPoint()
 
     def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
         """Body: ``space.numel`` little-endian numbers."""

@@ -18,11 +18,13 @@ from distro_fed.compression.base import Compressor, Decoded
 from distro_fed.compression.bits import check_padding, pack_bits, packed_size, unpack_slice
 from distro_fed.compression.blocks import BLOCK, blocks
 from distro_fed.compression.random_rounding import RandomRounding
-from distro_fed.compression.scales import SCALE_BYTES, pack_scales, tensor_scales, unpack_scales
+from distro_fed.compression.scales import SCALE_BYTES, pack_scales, share_beyond, tensor_scales, unpack_scales
 from distro_fed.errors import CorruptBody, SettingsError
 
 if TYPE_CHECKING:
     from distro_fed.layout import Layout
+
+Codes = NDArray[np.uint8] | NDArray[np.uint16]
 
 
 class QuantizedCoefficients(Compressor):
@@ -30,6 +32,7 @@ class QuantizedCoefficients(Compressor):
 
     bits: int
     linear: ClassVar[bool] = True
+    scaled: ClassVar[bool] = True
 
     def integer_code(self) -> Quantized:
         """Integers of ``bits`` bits, and a scale for each tensor of the space."""
@@ -63,6 +66,7 @@ class Quantized(Compressor):
     name: ClassVar[str] = "quantized"
     codec: ClassVar[int] = 2
     linear: ClassVar[bool] = True
+    scaled: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= 8:
@@ -80,30 +84,47 @@ class Quantized(Compressor):
         """Itself."""
         return self
 
-    def encode(self, coefficients: torch.Tensor, space: Layout, seed: int) -> bytes:
-        """Body: a scale for each tensor, then the codes of all tensors as one packed stream."""
-        measured = tensor_scales(coefficients, space, "mean" if self.bits == 1 else "max")
-        packed = pack_scales(measured, up=self.bits > 1)
-        scales = unpack_scales(np.frombuffer(packed, np.uint8), len(space))
+    def encode(self, coefficients: torch.Tensor, space: Layout, seed: int, scales: bytes = b"") -> bytes:
+        """Body: a scale for each tensor, then the codes of all tensors as one packed stream.
+
+        Parameters
+        ----------
+        coefficients, space, seed
+            As in :meth:`Compressor.encode`.
+        scales : bytes
+            Common scales, as :meth:`pack` gives them: the codes stand for these, and values beyond them get the
+            outermost level. The body tells the scales that were measured all the same. By default the two are one.
+        """
+        measured = self.pack(tensor_scales(coefficients, space, "mean" if self.bits == 1 else "max"))
+        used = unpack_scales(np.frombuffer(scales or measured, np.uint8), len(space))
         rounding = RandomRounding(seed)
         # a buffer that grows would be copied again and again
-        body = io.BytesIO(bytes(len(packed) + packed_size(space.numel, self.bits)))
-        body.write(packed)
+        body = io.BytesIO(bytes(len(measured) + packed_size(space.numel, self.bits)))
+        body.write(measured)
         # the codes of one block at a time, packed while they are in the cache; a block may hold many tensors
-        codes = np.empty(min(BLOCK, space.numel), np.uint8)
-        for (_, where), scale in zip(space.slices(), scales.tolist(), strict=True):
+        codes = np.empty(min(BLOCK, space.numel), np.uint8 if self.bits <= 8 else "<u2")
+        for (_, where), scale in zip(space.slices(), used.tolist(), strict=True):
             start = where.start
             while start < where.stop:
                 first = start % BLOCK
                 size = min(where.stop - start, BLOCK - first)
-                self._code(coefficients[start : start + size], scale, rounding, codes[first : first + size])
+                values, out = coefficients[start : start + size], codes[first : first + size]
+                self._code(values.clamp(-scale, scale) if scales and self.bits > 1 else values, scale, rounding, out)
                 start += size
                 if start % BLOCK == 0:
                     body.write(self._packed(codes))
         body.write(self._packed(codes[: space.numel % BLOCK]))
         return body.getvalue()
 
-    def _code(self, values: torch.Tensor, scale: float, rounding: RandomRounding, out: NDArray[np.uint8]) -> None:
+    def pack(self, scales: NDArray[np.float32]) -> bytes:
+        """Scales in two bytes each; of two bits and more rounded up, so that no value gets beyond its scale."""
+        return pack_scales(scales, up=self.bits > 1)
+
+    def clipped(self, coefficients: torch.Tensor, space: Layout, scales: NDArray[np.float32]) -> float:
+        """Share of the values that common scales clip; none of one bit, whose only level is the scale."""
+        return 0.0 if self.bits == 1 else share_beyond(coefficients, space, scales)
+
+    def _code(self, values: torch.Tensor, scale: float, rounding: RandomRounding, out: Codes) -> None:
         if self.bits == 1:
             out[:] = _signs(values, rounding)
         elif scale == 0.0:
@@ -111,8 +132,8 @@ class Quantized(Compressor):
         else:
             rounding.codes(values.detach().cpu().numpy(), scale, 2**self.bits - 1, out)
 
-    def _packed(self, codes: NDArray[np.uint8]) -> bytes | memoryview:
-        return codes.data if self.bits == 8 else pack_bits(codes, self.bits)  # 8 bits are their own packing
+    def _packed(self, codes: Codes) -> bytes | memoryview:
+        return codes.data if self.bits in (8, 16) else pack_bits(codes, self.bits)  # whole bytes are their own packing
 
     def decode(self, body: bytes | memoryview, space: Layout) -> Decoded:
         """Check the length, the scales and the padding; every code is a level."""
@@ -127,7 +148,7 @@ class Quantized(Compressor):
         check_padding(raw[start:], space.numel, self.bits)
         return _Codes(raw[start:], self.bits, unpack_scales(raw[:start], len(space)), space)
 
-    def integers(self, body: bytes | memoryview, space: Layout) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    def integers(self, body: bytes | memoryview, space: Layout) -> tuple[Codes, NDArray[np.float32]]:
         """Codes of all tensors, ``(space.numel,)``, and the scale of each tensor, ``(len(space),)``.
 
         A secure sum adds both up, since code ``c`` stands for ``scale * (2 c - L + 1) / (L - 1)``.
@@ -139,7 +160,31 @@ class Quantized(Compressor):
         self.decode(body, space)
         raw = np.frombuffer(body, np.uint8)
         start = len(space) * SCALE_BYTES
-        return unpack_slice(raw[start:], 0, space.numel, self.bits), unpack_scales(raw[:start], len(space))
+        return _codes(raw[start:], 0, space.numel, self.bits), unpack_scales(raw[:start], len(space))
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPoint(Quantized):
+    """Every value in 16 bits, rounded at random to one of the two nearest of 65,536 levels.
+
+    It takes the place of :class:`~distro_fed.compression.dense.Dense` where integers are summed, and is in no frame:
+    its bodies stay at the member. Rounded to nearest, values that nobody changed, which lie between two levels, would
+    move by half a step in every round.
+    """
+
+    bits: int = 16
+    name: ClassVar[str] = "fixed-point"
+
+    def __post_init__(self) -> None:
+        """16 bits are right."""
+
+    def describe(self) -> str:
+        """Name and bits."""
+        return f"fixed-point bits={self.bits}"
+
+
+def _codes(packed: NDArray[np.uint8], start: int, stop: int, bits: int) -> Codes:
+    return packed.view("<u2")[start:stop] if bits == 16 else unpack_slice(packed, start, stop, bits)
 
 
 def _signs(values: torch.Tensor, rounding: RandomRounding) -> NDArray[np.uint8]:
@@ -163,5 +208,5 @@ class _Codes(Decoded):
         for (_, where), scale in zip(self.space.slices(), self.scales, strict=True):
             table = (levels * scale) * np.float32(weight)
             for block in blocks(where.start, where.stop):
-                values = table.take(unpack_slice(self.packed, block.start, block.stop, self.bits))
+                values = table.take(_codes(self.packed, block.start, block.stop, self.bits))
                 accumulator[block].add_(torch.from_numpy(values).to(accumulator.device))

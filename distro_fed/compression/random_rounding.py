@@ -18,6 +18,8 @@ FRACTION_BITS = 16
 _HALF = 2.0 ** (FRACTION_BITS - 1)
 #: values in a block, whose four temporaries stay in a processor's second cache
 _BLOCK = 2**15
+#: steps whose places have room in a float32 beside the noise
+_MOST_NARROW = 255
 _ZEROS = memoryview(bytes(2 * _BLOCK))
 
 
@@ -34,8 +36,8 @@ class RandomRounding:
         key = seed.to_bytes(16, "little")
         self._stream: CipherContext = Cipher(algorithms.AES128(key), modes.CTR(bytes(16))).encryptor()
         self._noise = np.empty(_BLOCK, "<u2")
-        self._places = np.empty(_BLOCK, np.float32)
-        self._fixed = np.empty(_BLOCK, np.int32)
+        self._places: NDArray[np.floating] = np.empty(_BLOCK, np.float32)
+        self._fixed: NDArray[np.signedinteger] = np.empty(_BLOCK, np.int32)
 
     def coins(self, count: int) -> NDArray[np.uint8]:
         """``count`` times 0 or 1."""
@@ -44,7 +46,7 @@ class RandomRounding:
             np.bitwise_and(self._next_noise(block.stop - block.start), 1, out=out[block], casting="unsafe")
         return out
 
-    def codes(self, values: NDArray[np.float32], scale: float, steps: int, out: NDArray[np.uint8]) -> None:
+    def codes(self, values: NDArray[np.float32], scale: float, steps: int, out: NDArray[np.unsignedinteger]) -> None:
         """Code of each value: the lower or the upper of the two nearest of ``steps + 1`` levels.
 
         Level ``c`` is ``scale * (2 c - steps) / steps``. The mean of a code over all noise differs from its exact
@@ -57,17 +59,20 @@ class RandomRounding:
         scale : float
             A normal float32 above 0.
         steps : int
-            1 to 255.
-        out : ndarray of uint8, shape (count,)
+            1 to 65535.
+        out : ndarray of uint8 (up to 255 steps) or uint16, shape (count,)
             Overwritten.
         """
-        half = np.float32(steps * _HALF)
-        middle = np.float32(steps * _HALF + 0.5)  # and a half, since what follows cuts off
+        if steps > _MOST_NARROW and self._places.dtype != np.float64:
+            self._places, self._fixed = np.empty(_BLOCK, np.float64), np.empty(_BLOCK, np.int64)
+        real = self._places.dtype.type
+        half = real(steps * _HALF)
+        middle = real(steps * _HALF + 0.5)  # and a half, since what follows cuts off
         for block in blocks(0, values.size, _BLOCK):
             size = block.stop - block.start
             places, fixed = self._places[:size], self._fixed[:size]
             # a quotient of at most 1 times a number is at most that number, so no code is out of range
-            np.divide(values[block], np.float32(scale), out=places)
+            np.divide(values[block], real(scale), out=places)
             np.multiply(places, half, out=places)
             np.add(places, middle, out=places)
             np.copyto(fixed, places, casting="unsafe")

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from distro_fed.compression.blocks import BLOCK, blocks
 from distro_fed.errors import CorruptBody, TrainingError
 
 if TYPE_CHECKING:
+    import torch
+
     from distro_fed.layout import Layout
 
 #: coefficients stay below it, a scale may reach it by rounding; far above anything that training gives
@@ -37,6 +38,8 @@ def tensor_scales(flat: torch.Tensor, space: Layout, statistic: Literal["mean", 
     TrainingError
         If a coefficient is NaN, infinite or not below :data:`LARGEST`.
     """
+    import torch
+
     scales = np.zeros(len(space), np.float32)
     buffer = torch.empty(min(BLOCK, space.numel), device=flat.device)  # fresh memory would cost more than the work
     for index, (spec, where) in enumerate(space.slices()):
@@ -62,6 +65,22 @@ def not_usable(name: str, value: float) -> str:
         f"the update of tensor {name!r} holds {value}, and only finite values below 2**64 may be sent: "
         "training diverged; lower the learning rate"
     )
+
+
+def share_beyond(flat: torch.Tensor, space: Layout, scales: NDArray[np.float32]) -> float:
+    """Share of the coefficients whose magnitude is above the scale of their tensor."""
+    import torch
+
+    count = 0
+    for (_, where), scale in zip(space.slices(), scales.tolist(), strict=True):
+        for block in blocks(where.start, where.stop):
+            count += int(torch.count_nonzero(flat[block].abs() > scale))
+    return count / max(space.numel, 1)
+
+
+def with_scales(body: bytes | memoryview, scales: bytes) -> bytes:
+    """A body that starts with scales, with other scales in their place."""
+    return b"".join((scales, memoryview(body)[len(scales) :]))
 
 
 def pack_scales(scales: NDArray[np.float32], *, up: bool = False) -> bytes:

@@ -10,7 +10,7 @@ from distro_fed.settings import RunSettings
 _WORK = (
     "mode", "lora-factors", "max-length", "local-steps", "learning-rate", "optim", "optimizer-state", "momentum",
     "lr-scheduler-type", "warmup-steps", "weight-decay", "adam-beta1", "adam-beta2", "max-grad-norm", "error-feedback",
-    "error-feedback-decay",
+    "error-feedback-decay", "weight-unit",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@
     fixed-cohort = true             # the cohort is the whole roster
     max-attempts = 3
     bits = [1, 16]
-    weights = ["uniform"]           # "uniform", "roster"; the server takes the first of its own
+    weights = ["uniform"]           # "uniform", "roster", "masked"; the server takes the first of its own
     max-values = 8589934592
 """
 

@@ -1,9 +1,16 @@
 """What goes into the masked vector: the codes of an update, and behind them numbers of which only the sum is told.
 
-A compressed update is integer codes and one scale a tensor. Scales differ from member to member, so the sum of codes
-alone is not enough; but a scale sent in clear would be known about one member alone. It is therefore summed under the
-masks too, as are the metrics: a number is a count of 2**-40, and a count is ``ceil(56 / q)`` digits in base ``2**q``,
-which obey the same modulus as the codes. The mean update is the mean scale times the mean code.
+A compressed update is integer codes and one scale a tensor. All members code with the same scales, which the server
+announces with the round, so the sum of codes says exactly what the mean update is. What is summed beside it are the
+scales that each member measured, of whose means the server makes the scales of the next round (sent in clear they would
+be known about one member alone), and the metrics: a number is a count of 2**-40, and a count is ``ceil(56 / q)`` digits
+in base ``2**q``, which obey the same modulus as the codes.
+
+Where weights are masked, a member multiplies its codes and its scales by its own weight, of four bits, and the weight
+is the last number.
+
+In a round for which no scales could be announced each member codes with those that it measured, and the mean scale
+times the mean code stands for the mean update.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distro_fed.errors import EncodingError, TrainingError
+from distro_fed.secure_aggregation.weighting import LARGEST_MASKED, MASKED_BITS
 
 #: bits of a number behind the codes; with 255 members its sum still fits 64 bits
 NUMBER_BITS = 56
@@ -23,6 +31,8 @@ NUMBER_BITS = 56
 UNIT = 2.0**-40
 #: a number is smaller than this
 LARGEST = 2.0**NUMBER_BITS * UNIT
+#: metrics of an update, two numbers each, in this order
+METRICS = ("train-loss", "held-out-loss", "clipped")
 
 
 @dataclass(frozen=True)
@@ -33,11 +43,14 @@ class MeanUpdate:
     ----------
     coefficients : ndarray of float32, shape (sum(sizes),)
         Mean over the members.
+    scales : list of float
+        Mean of the scales that were measured, one for each tensor.
     numbers : list of float
         Mean of each further number.
     """
 
     coefficients: NDArray[np.float32]
+    scales: list[float]
     numbers: list[float]
 
 
@@ -67,10 +80,11 @@ def to_vector(codes: NDArray[np.unsignedinteger], numbers: Sequence[float], q: i
 
     Parameters
     ----------
-    codes : ndarray of uint8 or uint16, shape (values,)
-        Below ``2**q``.
+    codes : ndarray of unsigned integers, shape (values,)
+        Below ``2**q``; weighted if weights are masked.
     numbers : sequence of float
-        First one scale for each tensor, then metrics; each 0 or more, below 65536. Rounded to 2**-40.
+        First one scale for each tensor, then metrics, then the weight if it is masked; each 0 or more, below 65536.
+        Rounded to 2**-40.
 
     Raises
     ------
@@ -88,44 +102,62 @@ def to_vector(codes: NDArray[np.unsignedinteger], numbers: Sequence[float], q: i
     counts = np.rint(array / UNIT).astype(np.uint64)
     shifts = np.arange(-(-NUMBER_BITS // q), dtype=np.uint64) * np.uint64(q)
     digits = (counts[:, None] >> shifts) & np.uint64(2**q - 1)
-    return np.concatenate([codes, digits.reshape(-1).astype(codes.dtype)])
+    return np.concatenate([codes, digits.reshape(-1).astype(np.min_scalar_type(2**q - 1))])
 
 
 def mean_of_sum(
-    sums: NDArray[np.unsignedinteger], sizes: Sequence[int], *, q: int, weight: int, metrics: int
+    sums: NDArray[np.unsignedinteger],
+    sizes: Sequence[int],
+    *,
+    q: int,
+    weight: int,
+    metrics: int,
+    common: Sequence[float] | None = None,
+    masked: bool = False,
 ) -> MeanUpdate:
     """Mean update of some members out of the weighted sum of their vectors.
 
     Parameters
     ----------
     sums : ndarray of unsigned integers
-        ``vector_count(sum(sizes), len(sizes) + metrics, q)`` sums.
+        ``vector_count(sum(sizes), len(sizes) + metrics + masked, q)`` sums.
     sizes : sequence of int
         Values of each tensor.
     q, weight : int
-        Bits of a code, and the weights of the members in the sum together.
+        Bits of a value, and the weights of the members in the sum together; their number if weights are masked.
     metrics : int
         How many numbers come after the scales.
+    common : sequence of float, optional
+        Scales that all members coded with; by default each took its own.
+    masked : bool
+        Whether weights are masked. Then scales and coefficients are weighted means, and those of metrics are not.
 
     Raises
     ------
     EncodingError
-        If the length is another one.
+        If the length is another one, or a masked weight was none.
     """
     values = sum(sizes)
-    expected = vector_count(values, len(sizes) + metrics, q)
+    count = len(sizes) + metrics + masked
+    expected = vector_count(values, count, q)
     if sums.size != expected:
         raise EncodingError(f"{sums.size} sums; {expected} belong to {values} values in {len(sizes)} tensors")
-    digits = sums[values:].reshape(len(sizes) + metrics, -1)
+    digits = sums[values:].reshape(count, -1)
     # Python's integers: a sum of numbers has more bits than a float64
     totals = [sum(digit << (q * place) for place, digit in enumerate(row)) for row in digits.tolist()]
-    numbers = [math.ldexp(total, -40) / weight for total in totals]
-    levels = 2**q - 1
+    amounts = [math.ldexp(total, -40) for total in totals]
+    members = weight
+    if masked:
+        weight = round(amounts.pop())
+        if not members <= weight <= members * LARGEST_MASKED:
+            raise EncodingError(f"{members} members weigh {weight} together; each may weigh 1 to {LARGEST_MASKED}")
+    scales = [amount / weight for amount in amounts[: len(sizes)]]
+    levels = 2 ** (q - MASKED_BITS if masked else q) - 1
     coefficients = np.empty(values, np.float32)
     start = 0
-    for size, scale in zip(sizes, numbers, strict=False):
+    for size, scale in zip(sizes, scales if common is None else common, strict=True):
         block = slice(start, start + size)
         centred = 2 * sums[block].astype(np.int64) - weight * levels
         np.multiply(centred, scale / (levels * weight), out=coefficients[block], casting="unsafe")
         start += size
-    return MeanUpdate(coefficients, numbers[len(sizes) :])
+    return MeanUpdate(coefficients, scales, [amount / members for amount in amounts[len(sizes) :]])

@@ -16,6 +16,7 @@ from distro_fed.replica import Replica
 from distro_fed.reporting.events import EventWriter
 from distro_fed.reporting.ledger import TrafficLedger
 from distro_fed.strategies.checkpoint import Checkpoint
+from distro_fed.strategies.common_scales import ScaleRule
 from distro_fed.strategies.courier import Courier
 from distro_fed.strategies.final_evaluation import evaluators, take_evaluations
 from distro_fed.strategies.initial import InitialModel
@@ -84,6 +85,8 @@ class DistroStrategy(Strategy):
     evaluate_every : int
         Members evaluate the replica before they train it in every so many rounds, without an exchange of
         its own; 0: only in the first round.
+    scale_rule : ScaleRule, optional
+        All members of a round code with the same scales, which follow this rule; by default each takes its own.
     events : EventWriter, optional
         Where others follow the run.
     saver : Saver, optional
@@ -120,6 +123,7 @@ class DistroStrategy(Strategy):
         outer_nesterov: bool = True,
         server_residual: bool = False,
         evaluate_every: int = 1,
+        scale_rule: ScaleRule | None = None,
         events: EventWriter | None = None,
         saver: Saver | None = None,
         resume_from: Checkpoint | None = None,
@@ -135,7 +139,7 @@ class DistroStrategy(Strategy):
         self.quorum, self.round_timeout, self.start_timeout = quorum, round_timeout, start_timeout
         self.aggregation, self.server_residual = aggregation, server_residual
         self.outer_learning_rate, self.outer_momentum = outer_learning_rate, outer_momentum
-        self.outer_nesterov, self.evaluate_every = outer_nesterov, evaluate_every
+        self.outer_nesterov, self.evaluate_every, self.scale_rule = outer_nesterov, evaluate_every, scale_rule
         self.events, self.saver, self.resume_from = events, saver, resume_from
         self.array_names: list[str] = []
         self.ledger, self.members = TrafficLedger(), Members()
@@ -146,6 +150,11 @@ class DistroStrategy(Strategy):
     def replica(self) -> Replica:
         """The server's replica."""
         return self.run_state.replica
+
+    @property
+    def members_code(self) -> Compressor:
+        """What codes a member's coefficients."""
+        return self.compressor
 
     @property
     def progress(self) -> Progress:
@@ -236,7 +245,7 @@ class DistroStrategy(Strategy):
         state = self.run_state
         state.round = TrainingRound(
             server_round, cohort, state.replica, self.members, self.weighted_by_key, self.quorum, self.aggregation,
-            state.busy,
+            state.busy, state.announced,
         )  # fmt: skip
         return cohort, {}
 
@@ -264,7 +273,7 @@ class DistroStrategy(Strategy):
         contents = [metrics_content(current.metrics[name]) for name in sorted(current.metrics)]
         aggregated = self.train_metrics_aggr_fn(contents, self.weighted_by_key or "") if contents else None
         if mean is not None:
-            mean = state.advance(server_round, mean)
+            mean = state.advance(server_round, mean, current.measured)
         loss = aggregated.get("train-loss") if aggregated else None
         state.progress.round_finished(
             server_round, float(loss) if isinstance(loss, float | int) else None, current.left_out, skipped=mean is None

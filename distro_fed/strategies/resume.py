@@ -145,7 +145,7 @@ def restore(strategy: DistroStrategy, state: RunState, saved: Checkpoint) -> Non
     state.progress.restore(facts["progress"])
     state.outer_step.average, state.residual = tensors.get("momentum"), tensors.get("residual")
     if state.scales is not None:
-        state.scales.restore(facts["scales"])
+        state.scales.restore(facts.get("scales", {}))  # a run that an older release began has measured none
     state.done = facts["done"]
     for name in _RESULTS:
         for round_, metrics in facts["results"][name]:

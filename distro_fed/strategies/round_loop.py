@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flwr")
 
+#: share of clipped values that is worth a word
+_MUCH_CLIPPED = 0.01
+
 
 def run_rounds(
     strategy: DistroStrategy,
@@ -46,12 +49,13 @@ def run_rounds(
         saver.save(strategy, state)
     evaluate(state.done)
     for round_ in range(state.first_round, num_rounds + 1):
-        messages = list(strategy.configure_train(round_, nothing, train_config, grid))
+        messages = list(strategy.configure_train(round_, nothing, state.announce(round_, train_config), grid))
         replies = courier.exchange(grid, messages, courier.pace.timeout, round_)
         del messages
         _, metrics = strategy.aggregate_train(round_, replies)
         if metrics is not None:
             result.train_metrics_clientapp[round_] = metrics
+            _warn_of_clipping(round_, metrics)
         if saver is not None:
             # before anybody is sent the new version: a process that takes over must not find members ahead of it
             saver.round_done(strategy, state, round_, num_rounds)
@@ -66,3 +70,13 @@ def run_rounds(
     courier.traffic.close()
     result.arrays = replica_arrays(replica, strategy.array_names)
     return result
+
+
+def _warn_of_clipping(round_: int, metrics: MetricRecord) -> None:
+    clipped = metrics.get("clipped", 0.0)
+    if isinstance(clipped, float) and clipped > _MUCH_CLIPPED:
+        log.warning(
+            "round %d: %.1f %% of the values were beyond the common scales and were clipped; if this is the first "
+            "round, set initial-scale to the largest magnitude of an update",
+            round_, 100 * clipped,
+        )  # fmt: skip

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Result
 
 from distro_fed.agreement import Agreement
 from distro_fed.errors import CheckpointError, TrainingError
+from distro_fed.layout import Layout
 from distro_fed.replica import Replica
 from distro_fed.reporting.ledger import TrafficLedger
 from distro_fed.strategies import resume
+from distro_fed.strategies.common_scales import CommonScales, common_scales
 from distro_fed.strategies.courier import Courier
 from distro_fed.strategies.initial import InitialModel, initial_values, turns_of
 from distro_fed.strategies.members import Members
@@ -22,6 +25,7 @@ from distro_fed.strategies.progress import Progress
 from distro_fed.strategies.secure_training_round import SecureTrainingRound
 from distro_fed.strategies.traffic import Traffic
 from distro_fed.strategies.training_round import TrainingRound
+from distro_fed.transport.records import SCALES
 from distro_fed.update import Kind
 
 if TYPE_CHECKING:
@@ -44,6 +48,8 @@ class RunState:
         What is made of the members' mean.
     keep_residual : bool
         Carry what the compression of one aggregated update lost into the next.
+    scales : CommonScales or None
+        Gives the scales that all members of a round code with; None: each takes its own.
 
     Attributes
     ----------
@@ -53,12 +59,21 @@ class RunState:
         Nodes that are not asked in the round because they are busy with an older request.
     residual : torch.Tensor or None
         That which is carried; flat float32.
+    announced : bytes
+        Scales that all members of the round code with; empty: each takes its own.
     result : Result
         Metrics of the rounds so far.
     """
 
     def __init__(
-        self, replica: Replica, courier: Courier, progress: Progress, outer_step: OuterStep, *, keep_residual: bool
+        self,
+        replica: Replica,
+        courier: Courier,
+        progress: Progress,
+        outer_step: OuterStep,
+        *,
+        keep_residual: bool,
+        scales: CommonScales | None = None,
     ) -> None:
         self.replica, self.courier, self.progress, self.outer_step = replica, courier, progress, outer_step
         self.round: TrainingRound | SecureTrainingRound | None = None
@@ -66,8 +81,15 @@ class RunState:
         self.residual: torch.Tensor | None = None
         self.result = Result()
         self._keep_residual = keep_residual
+        self.scales, self.announced = scales, b""
 
-    def advance(self, round_: int, mean: torch.Tensor) -> torch.Tensor | None:
+    def announce(self, round_: int, config: ConfigRecord) -> ConfigRecord:
+        """The configuration of a round, with its common scales if there are such."""
+        if self.scales is not None:
+            self.announced = self.scales.announce(self._space(round_), round_)
+        return ConfigRecord({**config, SCALES: self.announced}) if self.announced else config
+
+    def advance(self, round_: int, mean: torch.Tensor, measured: Sequence[float] = ()) -> torch.Tensor | None:
         """Take the outer step on the members' mean, compress it once more and apply it, exactly as every member will.
 
         Returns None, with the replica unchanged and without momentum, if the step cannot be coded: a member may send
@@ -78,9 +100,11 @@ class RunState:
         round_ : int
         mean : torch.Tensor
             Flat float32 in the coefficient space of the round; overwritten.
+        measured : sequence of float
+            Mean of the scales that members measured, if common ones are made of them.
         """
         replica, agreement = self.replica, self.replica.agreement
-        space = agreement.space(replica.key(round_))
+        space = self._space(round_)
         self.outer_step.take_(mean)
         if self.residual is not None:
             mean.add_(self.residual)
@@ -90,6 +114,8 @@ class RunState:
             self.outer_step.reset()  # those numbers would come back with it
             log.warning("round %d is skipped: the mean of its updates is unusable: %s", round_, error)
             return None
+        if self.scales is not None:
+            self.scales.learn(space, round_, measured)
         update = agreement.frame(Kind.AGGREGATE, round_, replica.version, replica.chain, body)
         if self._keep_residual:
             agreement.decode(update).add_to(mean, -1.0)
@@ -99,6 +125,9 @@ class RunState:
             replica.apply(update, scratch=mean)
         self.courier.downlink.advanced(update)
         return mean
+
+    def _space(self, round_: int) -> Layout:
+        return self.replica.agreement.space(self.replica.key(round_))
 
 
 def begin(strategy: DistroStrategy, initial: ArrayRecord | InitialModel, flower_run: int, rounds: int) -> RunState:
@@ -122,7 +151,8 @@ def begin(strategy: DistroStrategy, initial: ArrayRecord | InitialModel, flower_
     traffic = Traffic(strategy.ledger, strategy.members)
     courier = Courier(replica, strategy.members, traffic, progress, rounds, strategy.round_timeout, flower_run)
     outer_step = OuterStep(strategy.outer_learning_rate, strategy.outer_momentum, strategy.outer_nesterov)
-    state = RunState(replica, courier, progress, outer_step, keep_residual=strategy.server_residual)
+    scales = common_scales(strategy.members_code, strategy.scale_rule, rounds)
+    state = RunState(replica, courier, progress, outer_step, keep_residual=strategy.server_residual, scales=scales)
     if saved is not None:
         resume.restore(strategy, state, saved)
         if state.done > rounds:

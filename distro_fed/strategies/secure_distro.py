@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 
+from distro_fed.compression.round_code import integer_code
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout
 from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest, work_digest
@@ -17,8 +18,9 @@ from distro_fed.secure_aggregation.proposal import make_proposal
 from distro_fed.secure_aggregation.roster import Roster
 from distro_fed.secure_aggregation.rules import MAX_WIDTH, sum_width
 from distro_fed.secure_aggregation.server_session import SecureSum
-from distro_fed.secure_aggregation.weighting import total_weight
+from distro_fed.secure_aggregation.weighting import proposed_bits, total_weight
 from distro_fed.settings import RunSettings
+from distro_fed.strategies.common_scales import ScaleRule
 from distro_fed.strategies.distro import DistroStrategy
 from distro_fed.strategies.intake import Refused
 from distro_fed.strategies.secure_exchange import LightStages
@@ -44,8 +46,8 @@ class SecureDistroStrategy(DistroStrategy):
     """:class:`~distro_fed.strategies.distro.DistroStrategy` whose members' updates are summed under masks.
 
     A round takes three exchanges: the stages that end it travel together with those that begin the next one. The first
-    round takes two more, and so does the final evaluation. Members count the same, or as much as the roster says; the
-    server is told means over them, and no number about one alone.
+    round takes two more, and so does the final evaluation. Members count the same, as much as the roster says, or as
+    each says under its mask; the server is told means over them, and no number about one alone.
 
     What happens on failure: as in ``DistroStrategy``, and a round with fewer members than threshold and policy need is
     skipped. A member that is lost after it has sent its vector is in the sum as long as enough others are left to
@@ -66,7 +68,8 @@ class SecureDistroStrategy(DistroStrategy):
     stage_timeout : float
         Seconds to wait for answers in the stages without training; 0: as for a round of training.
     **options
-        As of ``DistroStrategy``. ``quorum`` and ``weighted_by_key`` have no meaning here.
+        As of ``DistroStrategy``. ``quorum`` and ``weighted_by_key`` have no meaning here. All members code with the
+        same scales; ``scale_rule`` is by default that of ``settings``, and without such one that knows of no schedule.
 
     Raises
     ------
@@ -84,11 +87,12 @@ class SecureDistroStrategy(DistroStrategy):
         stage_timeout: float = 120.0,
         **options: Any,
     ) -> None:
-        super().__init__(**options | {"weighted_by_key": None})
+        rule = ScaleRule(settings.training if settings else None)
+        super().__init__(**{"scale_rule": rule} | options | {"weighted_by_key": None})
         self.roster, self.policy, self.stage_timeout = roster, policy, stage_timeout
         self._work = work_digest((settings or RunSettings()).completed())
-        self._code = _integer_code(self)
-        _check_policy(roster, policy, self._code)
+        self._code = integer_code(self.compressor)
+        _check_policy(roster, policy, proposed_bits(policy.weights[0], self._code.bits))
         if self.fraction_train < 1.0:
             raise SettingsError(
                 f"fraction-train = {self.fraction_train:g} with secure aggregation: the server could compare the sums "
@@ -98,6 +102,11 @@ class SecureDistroStrategy(DistroStrategy):
         self._evaluation: SecureRound | None = None
         self._rounds = 0
         self._train_config = ConfigRecord()
+
+    @property
+    def members_code(self) -> Quantized:
+        """Integers, which alone can be summed under masks."""
+        return self._code
 
     def prepare(self, initial: Any, run_id: int, num_rounds: int) -> Any:
         """As ``DistroStrategy.prepare``."""
@@ -149,7 +158,7 @@ class SecureDistroStrategy(DistroStrategy):
             if isinstance(outcome, Refused):
                 log.warning("evaluation: %s is left out: %s", self.members.name(node_id), outcome.reason)
         found = finish(self._stages.ask, current, None, [])
-        loss = mean_evaluation(found, self._code) if found is not None else None
+        loss = mean_evaluation(found, current.proposal.bits) if found is not None else None
         if loss is None:
             return None
         self.progress.evaluation(server_round, EVERYBODY, loss)
@@ -162,8 +171,8 @@ class SecureDistroStrategy(DistroStrategy):
         evaluate = self._evaluates(server_round)
         deliveries = current.deliveries(self._model(server_round, self._train_config, evaluate=evaluate))
         self.run_state.round = SecureTrainingRound(
-            current, self._space(server_round, self.replica.version), self._code, self.members,
-            lambda: self._finish(current),
+            current, self._space(server_round, self.replica.version), self.members,
+            lambda: self._finish(current), self.run_state.announced,
         )  # fmt: skip
         return list(deliveries), deliveries
 
@@ -219,17 +228,19 @@ class SecureDistroStrategy(DistroStrategy):
     ) -> SecureRound:
         agreement = self.replica.agreement
         space = None if evaluation else self._space(round_, version)
+        weighting = self.policy.weights[0]
+        bits = proposed_bits(weighting, self._code.bits)
         proposal = make_proposal(
             self.roster,
             self.policy,
             run=self.courier.flower_run,
             round_=round_,
             attempt=attempt,
-            bits=self._code.bits,
-            count=evaluation_count(self._code) if space is None else update_count(space, self._code),
+            bits=bits,
+            count=evaluation_count(bits) if space is None else update_count(space, bits, weighting),
             layout=layout_digest(b"" if space is None else space.digest),
             plan=plan_digest(agreement.run, self._work),
-            weighting=self.policy.weights[0],
+            weighting=weighting,
             cohort=None if cohort is None else tuple(cohort),
         )
         return SecureRound(self.roster, proposal, self.policy.min_survivors)
@@ -250,27 +261,19 @@ class SecureDistroStrategy(DistroStrategy):
             self.members.learn_name(node_id, name)
 
 
-def _integer_code(strategy: DistroStrategy) -> Quantized:
-    code = strategy.compressor.integer_code()
-    if code is None:
-        raise SettingsError(
-            f"compressor {strategy.compressor.name!r} with secure aggregation: its updates cannot be summed as "
-            "integers of fixed size, which is what masks hide; take 'quantized' (bits = 8 loses next to nothing), or "
-            "in mode 'full' 'subspace' or 'lowrank'"
-        )
-    return code
-
-
-def _check_policy(roster: Roster, policy: Policy, code: Quantized) -> None:
+def _check_policy(roster: Roster, policy: Policy, bits: int) -> None:
     """Raise :class:`SettingsError` for what would make members with the same files refuse in every round."""
     problems = check_policy(policy, roster)
     low, high = policy.bits
-    if not low <= code.bits <= high:
-        problems.append(f"updates have {code.bits} bits a value, and the policy allows {low} to {high}")
-    weight = total_weight(policy.weights[0], roster, roster.everybody)
-    if (width := sum_width(code.bits, weight)) > MAX_WIDTH:
+    if not low <= bits <= high:
         problems.append(
-            f"sums of {code.bits} bits with weights of {weight} together take {width} bits, and {MAX_WIDTH} can be "
+            f"updates have {bits} bits a value (with masked weights 4 more than codes), and the policy allows {low} to "
+            f"{high}"
+        )
+    weight = total_weight(policy.weights[0], roster, roster.everybody)
+    if (width := sum_width(bits, weight)) > MAX_WIDTH:
+        problems.append(
+            f"sums of {bits} bits with weights of {weight} together take {width} bits, and {MAX_WIDTH} can be "
             "masked: divide the weights of the roster by what they have in common, or round them"
         )
     if problems:

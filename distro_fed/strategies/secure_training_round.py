@@ -6,11 +6,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
 from flwr.app import Message
 
+from distro_fed.compression.scales import unpack_scales
+from distro_fed.errors import EncodingError
 from distro_fed.layout import Layout
 from distro_fed.secure_aggregation.server_session import SecureSum
-from distro_fed.secure_aggregation.update_vector import mean_of_present, mean_of_sum, vector_count
+from distro_fed.secure_aggregation.update_vector import METRICS, mean_of_present, mean_of_sum, vector_count
+from distro_fed.secure_aggregation.weighting import Weighting
 from distro_fed.strategies.intake import Masked, Refused
 from distro_fed.strategies.members import Members
 from distro_fed.strategies.secure_exchange import read_answer
@@ -19,12 +23,8 @@ from distro_fed.strategies.secure_round import SecureRound
 if TYPE_CHECKING:
     import torch
 
-    from distro_fed.compression.quantized import Quantized
-
 log = logging.getLogger("flwr")
 
-#: losses behind the codes and scales of an update: training, held-out
-LOSSES = 2
 #: name under which means over the members are reported
 EVERYBODY = "all members"
 
@@ -37,6 +37,8 @@ class SecureTrainingRound:
     number : int
     metrics, left_out : dict
         As in ``TrainingRound``; metrics are means over all members.
+    measured : list of float
+        As in ``TrainingRound``.
 
     Parameters
     ----------
@@ -44,26 +46,28 @@ class SecureTrainingRound:
         Agreed on, its deliveries made.
     space : Layout
         Coefficients of the round.
-    code : Quantized
-        What codes them.
     members : Members
         Learns which node is who.
     finish : callable
         The exchanges after training; gives the sum, or None.
+    scales : bytes
+        Those that all members code with; empty: each takes its own.
     """
 
     def __init__(
         self,
         secure: SecureRound,
         space: Layout,
-        code: Quantized,
         members: Members,
         finish: Callable[[], SecureSum | None],
+        scales: bytes = b"",
     ) -> None:
         self.number = secure.proposal.round
         self.metrics: dict[str, dict[str, float]] = {}
         self.left_out: dict[str, str] = {}
-        self._secure, self._space, self._code, self._members = secure, space, code, members
+        self.measured: list[float] = []
+        self._common = unpack_scales(np.frombuffer(scales, np.uint8), len(space)).tolist() if scales else None
+        self._secure, self._space, self._members = secure, space, members
         self._finish = finish
 
     def take(self, node_id: int, message: Message) -> tuple[str, Masked | Refused]:
@@ -86,9 +90,18 @@ class SecureTrainingRound:
             log.warning("round %d is skipped: %s", self.number, self._secure.aborted)
             return None
         sizes = [spec.numel for spec in self._space]
-        mean = mean_of_sum(found.sums, sizes, q=self._code.bits, weight=found.weight, metrics=2 * LOSSES)
-        losses = dict(zip(("train-loss", "held-out-loss"), mean_of_present(mean.numbers), strict=True))
-        self.metrics[EVERYBODY] = {name: loss for name, loss in losses.items() if loss is not None}
+        proposal = self._secure.proposal
+        try:
+            mean = mean_of_sum(
+                found.sums, sizes, q=proposal.bits, weight=found.weight, metrics=2 * len(METRICS), common=self._common,
+                masked=proposal.weighting == Weighting.MASKED,
+            )  # fmt: skip
+        except EncodingError as error:
+            log.warning("round %d is skipped: %s", self.number, error)
+            return None
+        self.measured = mean.scales
+        metrics = dict(zip(METRICS, mean_of_present(mean.numbers), strict=True))
+        self.metrics[EVERYBODY] = {name: value for name, value in metrics.items() if value is not None}
         self.metrics[EVERYBODY]["members"] = float(len(found.survivors))
         return torch.from_numpy(mean.coefficients)
 
@@ -103,17 +116,17 @@ def take_masked(secure: SecureRound, node_id: int, message: Message) -> Masked |
     return Masked(None)
 
 
-def update_count(space: Layout, code: Quantized) -> int:
-    """Length of the masked vector of an update."""
-    return vector_count(space.numel, len(space) + 2 * LOSSES, code.bits)
+def update_count(space: Layout, bits: int, weighting: int) -> int:
+    """Length of the masked vector of an update, of so many bits a value."""
+    return vector_count(space.numel, len(space) + 2 * len(METRICS) + (weighting == Weighting.MASKED), bits)
 
 
-def evaluation_count(code: Quantized) -> int:
+def evaluation_count(bits: int) -> int:
     """Length of the masked vector of an evaluation."""
-    return vector_count(0, 2, code.bits)
+    return vector_count(0, 2, bits)
 
 
-def mean_evaluation(found: SecureSum, code: Quantized) -> float | None:
+def mean_evaluation(found: SecureSum, bits: int) -> float | None:
     """Mean held-out loss over the members that have one."""
-    mean = mean_of_sum(found.sums, [], q=code.bits, weight=found.weight, metrics=2)
+    mean = mean_of_sum(found.sums, [], q=bits, weight=found.weight, metrics=2)
     return mean_of_present(mean.numbers)[0]

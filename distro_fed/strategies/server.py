@@ -28,6 +28,7 @@ from distro_fed.secure_aggregation.policy import read_policy
 from distro_fed.secure_aggregation.roster import read_roster
 from distro_fed.settings import RunSettings
 from distro_fed.strategies.checkpoint import Checkpoint, read_checkpoint
+from distro_fed.strategies.common_scales import ScaleRule
 from distro_fed.strategies.distro import DistroStrategy
 from distro_fed.strategies.resume import Saver, check_settings
 from distro_fed.strategies.round_loop import run_rounds
@@ -68,10 +69,18 @@ def strategy_from_settings(
         outer_nesterov=federation.outer_nesterov,
         server_residual=settings.compression.server_residual,
         evaluate_every=federation.evaluate_every,
+        scale_rule=_scale_rule(settings),
         events=events,
         saver=saver,
         resume_from=resume_from,
     )
+
+
+def _scale_rule(settings: RunSettings) -> ScaleRule | None:
+    if settings.compression.scales != "common":
+        return None
+    initial = settings.compression.initial_scale
+    return ScaleRule(settings.training, initial if initial in ("measured", "adamw") else float(initial))
 
 
 def _secure_options(settings: RunSettings) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from flwr.app import Message
 
+from distro_fed.compression.scales import SCALE_BYTES, unpack_scales, with_scales
 from distro_fed.replica import Replica
 from distro_fed.strategies.intake import Accepted, Refused, examine
 from distro_fed.strategies.members import Members
@@ -43,6 +45,16 @@ class TrainingRound:
         ``"mean"`` or ``"contributors"``, as in :class:`~distro_fed.strategies.ordered_sum.OrderedSum`.
     busy : int
         How many nodes would have been asked besides if they were not busy with an older request.
+    scales : bytes
+        Those that all members code with; empty: each takes its own.
+
+    Attributes
+    ----------
+    metrics, left_out : dict
+        By name: what a member reports, and why it is left out.
+    measured : list of float
+        After :meth:`close`: mean of the scales that members measured, one for each tensor, weighted as the updates are;
+        empty for a compressor without scales, or with more than one for each tensor.
     """
 
     number: int
@@ -53,6 +65,7 @@ class TrainingRound:
     quorum: float
     aggregation: str = "mean"
     busy: int = 0
+    scales: bytes = b""
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -60,6 +73,9 @@ class TrainingRound:
         import torch
 
         space = self.replica.agreement.space(self.replica.key(self.number))
+        self._tensors = len(space) if self.replica.agreement.uplink.scaled else 0
+        self._measured: dict[str, tuple[bytes, float]] = {}
+        self.measured: list[float] = []
         accumulator = torch.zeros(space.numel)
         names = {node_id: self.members.names.get(node_id) for node_id in self.cohort}
         self._sum = OrderedSum(self.replica.agreement, accumulator, names, aggregation=self.aggregation)
@@ -75,6 +91,7 @@ class TrainingRound:
             self.members.learn_name(node_id, outcome.reply.name)
         name = self.members.name(node_id)
         if isinstance(outcome, Accepted):
+            outcome = self._with_common_scales(name, outcome)
             self._sum.settle(node_id, name, outcome.update, outcome.decoded, outcome.weight)
             self.metrics[name] = outcome.reply.metrics
             for key in ("num-examples", "held-out-examples"):
@@ -97,7 +114,24 @@ class TrainingRound:
                 self.number, len(self.metrics), len(self.cohort), self.busy, needed,
             )  # fmt: skip
             return None
+        self.measured = self._mean_of_measured()
         return self._sum.mean()
+
+    def _with_common_scales(self, name: str, accepted: Accepted) -> Accepted:
+        """Note the scales that a member measured, and let its codes stand for the common ones."""
+        body = accepted.update.body
+        self._measured[name] = bytes(body[: SCALE_BYTES * self._tensors]), accepted.weight
+        if not self.scales:
+            return accepted
+        update = replace(accepted.update, body=with_scales(body, self.scales))
+        return replace(accepted, update=update, decoded=self.replica.agreement.decode(update))
+
+    def _mean_of_measured(self) -> list[float]:
+        total = np.zeros(self._tensors)
+        for _, (packed, weight) in sorted(self._measured.items()):
+            total += weight * unpack_scales(np.frombuffer(packed, np.uint8), self._tensors).astype(np.float64)
+        mean: list[float] = (total / sum(weight for _, weight in self._measured.values())).tolist()
+        return mean
 
     def _leave_out(self, node_id: int, reason: str) -> None:
         name = self.members.name(node_id)

@@ -8,7 +8,7 @@ message    record                   content
 =========  =======================  ====================================================================
 request    ``arrays["updates"]``    frames that the node lacks, one after the other; absent if none
 request    ``config``               ``server-round``, ``rounds``, ``version``, ``chain``, ``run``, ``evaluate``;
-                                    ``run-id`` in a resumed run
+                                    ``run-id`` in a resumed run; ``common-scales`` if all members code with the same
 reply      ``arrays["update"]``     one frame of kind CLIENT; absent in an evaluation
 reply      ``metrics``              ``num-examples``, ``train-loss``, ``held-out-loss``, ``seconds``, ...
 reply      ``config``               ``status``, ``name``, ``version`` (kept by the node), ``code``
@@ -35,7 +35,9 @@ _WORDS_LIMIT, _METRICS_LIMIT = 16, 64
 #: a number beyond it is no loss and no count, and is not believed
 LARGEST_METRIC = 1e15
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
-_REQUEST_KEYS = ("server-round", "rounds", "version", "chain", "run", "evaluate", "run-id")
+#: key, in the configuration of a round, of the scales that all its members code with, two bytes each
+SCALES = "common-scales"
+_REQUEST_KEYS = ("server-round", "rounds", "version", "chain", "run", "evaluate", "run-id", SCALES)
 #: code of a reply that says BEHIND because the node's replica is not what its version says
 DRIFT = "drift"
 
@@ -74,6 +76,8 @@ class Request:
         Keys of the caller's own (``train_config`` of the strategy).
     run_id : int
         In a resumed run, the id of the Flower run that it began in: members find their files by it. 0: Flower's own.
+    scales : bytes
+        Scales that all members of the round code with; empty: each takes its own.
     """
 
     round: int
@@ -85,6 +89,7 @@ class Request:
     frames: tuple[Update, ...] = ()
     extra: dict[str, object] = field(default_factory=dict)
     run_id: int = 0
+    scales: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,8 @@ def frames_record(frames: Iterable[bytes]) -> ArrayRecord:
 def request_records(request: Request, frames: ArrayRecord, extra: ConfigRecord) -> RecordDict:
     """A request as records; ``frames`` is shared among nodes that lack the same updates.
 
-    ``extra`` holds the caller's own keys for the clients; the keys of the protocol win over them.
+    ``extra`` holds the caller's own keys for the clients, and the common scales of the round; the keys of the protocol
+    win over them.
     """
     config = ConfigRecord(
         {
@@ -168,6 +174,7 @@ def read_request(message: Message) -> Request:
             frames=tuple(parse_frames(frames)),
             extra={key: value for key, value in config.items() if key not in _REQUEST_KEYS},
             run_id=_int(config, "run-id") if "run-id" in config else 0,
+            scales=_bytes(config, SCALES) if SCALES in config else b"",
         )
     except KeyError as error:
         raise UpdateError(f"request lacks {error}; server and client need the same release of distro-fed") from None

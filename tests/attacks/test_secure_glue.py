@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from distro_fed.compression import make_compressor
 from distro_fed.strategies.secure_distro import SecureDistroStrategy
 from distro_fed.transport.secure_records import add_messages, read_messages
-from tests.strategies.test_secure_distro import Members
+from tests.strategies.secure_members import Members
 
 HOSTILE = 104
 

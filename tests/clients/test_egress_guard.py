@@ -18,7 +18,7 @@ from distro_fed.strategies import DistroStrategy
 from distro_fed.transport.flower_compat import message_bytes
 from distro_fed.transport.local_grid import LocalGrid
 from tests.federation import make_model, norm_evaluate, run, shift_train
-from tests.strategies.test_secure_distro import Members
+from tests.strategies.secure_members import Members
 
 RULES = {"egress-allow": "update,evaluation,hello,behind,failure"}
 

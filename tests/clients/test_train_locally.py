@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distro_fed.clients.train_locally import learning_rate_at, train_locally
+from distro_fed.clients.train_locally import train_locally
 from distro_fed.data.batches import batch_at
 from distro_fed.data.tokenize import Example
 from distro_fed.errors import TrainingError
@@ -55,16 +55,6 @@ def test_accumulated_micro_batches_equal_one_batch() -> None:
 
 def test_same_start_same_bits() -> None:
     assert torch.equal(train(settings())[1], train(settings())[1])
-
-
-def test_schedule_goes_over_the_whole_run() -> None:
-    config = settings(lr_scheduler_type="linear", warmup_steps=2, learning_rate=1.0)
-    rates = [learning_rate_at(step, 12, config) for step in range(12)]
-    assert rates[:3] == [0.5, 1.0, 1.0]
-    assert rates[-1] == pytest.approx(0.1)
-    cosine = settings(lr_scheduler_type="cosine", learning_rate=1.0)
-    assert learning_rate_at(0, 10, cosine) == 1.0
-    assert learning_rate_at(5, 10, cosine) == pytest.approx(0.5)
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_rate_and_the_way_out() -> None:

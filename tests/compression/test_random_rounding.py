@@ -22,13 +22,13 @@ def slow_noise(seed: int, count: int) -> list[int]:
     return [int.from_bytes(stream[2 * place : 2 * place + 2], "little") for place in range(count)]
 
 
-def rounded(seed: int, values: NDArray[np.float32], scale: float, steps: int) -> NDArray[np.uint8]:
-    out = np.empty(values.size, np.uint8)
+def rounded(seed: int, values: NDArray[np.float32], scale: float, steps: int) -> NDArray[np.unsignedinteger]:
+    out: NDArray[np.unsignedinteger] = np.empty(values.size, np.uint8 if steps < 256 else np.uint16)
     RandomRounding(seed).codes(values, scale, steps, out)
     return out
 
 
-@pytest.mark.parametrize("steps", [1, 3, 127, 255])
+@pytest.mark.parametrize("steps", [1, 3, 127, 255, 65535])
 def test_against_a_slow_reference(steps: int) -> None:
     values = np.linspace(-2, 2, 1001, dtype=np.float32)
     out = rounded(2**63 - 1, values, 2.0, steps)
@@ -38,7 +38,7 @@ def test_against_a_slow_reference(steps: int) -> None:
         assert code in {int(place + (noise + error) / 2**16) for error in (-1, 0, 1, 2)}
 
 
-@given(scale=NORMAL, part=st.floats(-1, 1, width=32), steps=st.sampled_from([1, 3, 7, 63, 255]))
+@given(scale=NORMAL, part=st.floats(-1, 1, width=32), steps=st.sampled_from([1, 3, 7, 63, 255, 65535]))
 @settings(deadline=None, max_examples=60)
 def test_mean_over_all_noise(scale: float, part: float, steps: int) -> None:
     values = np.full(2**16, np.float32(part) * np.float32(scale), np.float32)
@@ -50,7 +50,7 @@ def test_mean_over_all_noise(scale: float, part: float, steps: int) -> None:
     assert abs(mean - exact) < Fraction(1, 2**15)
 
 
-@given(scale=NORMAL, steps=st.integers(1, 255), seed=st.integers(0, 2**63 - 1))
+@given(scale=NORMAL, steps=st.integers(1, 65535), seed=st.integers(0, 2**63 - 1))
 @settings(deadline=None, max_examples=100)
 def test_largest_values_are_in_range(scale: float, steps: int, seed: int) -> None:
     inside = np.nextafter(np.float32(scale), np.float32(0))

@@ -159,7 +159,7 @@ def test_with_secure_aggregation(tmp_path: Path) -> None:
     """Masks and the members' ledgers go by Flower's id of the run, models and files by the first one."""
     from distro_fed.compression import make_compressor
     from distro_fed.strategies.secure_distro import SecureDistroStrategy
-    from tests.strategies.test_secure_distro import Members as SecureMembers
+    from tests.strategies.secure_members import Members as SecureMembers
 
     def federation(name: str) -> Federation:
         members = SecureMembers(tmp_path / name / "keys")

@@ -20,7 +20,7 @@ from distro_fed.strategies import secure_exchange
 from distro_fed.strategies.exchange import Exchange
 from distro_fed.transport.records import HELLO
 from distro_fed.transport.secure_records import SECURE, read_messages
-from tests.strategies.test_secure_distro import Members
+from tests.strategies.secure_members import Members
 
 CODE = make_compressor("quantized", bits=8)
 
