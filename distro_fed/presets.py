@@ -35,7 +35,7 @@ PIPELINES: dict[str, dict[str, Any]] = {
     },
     "secure": {
         "mode": "lora", "compressor": "quantized", "bits": 1, "error-feedback": True, "server-residual": True,
-        "secure-aggregation": True, "weighted-by": "", "peft.r": 1, "peft.lora-alpha": 2,
+        "secure-aggregation": True, "initial-scale": "adamw", "weighted-by": "", "peft.r": 1, "peft.lora-alpha": 2,
         "peft.target-modules": "gate_proj,up_proj,down_proj",
     },
 }  # fmt: skip
