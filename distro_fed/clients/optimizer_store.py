@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("distro_fed")
 
+#: what the state of a parameter consists of, by optimizer
+_FIELDS = {"AdamW": {"step", "exp_avg", "exp_avg_sq"}, "SGD": {"momentum_buffer"}, "Muon": {"momentum_buffer"}}
+
 
 class OptimizerStore:
     """One organisation's optimizer state.
@@ -55,7 +58,8 @@ class OptimizerStore:
         names = {id(parameter): name for name, parameter in parameters.items()}
         for optimizer in optimizers:
             order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            found = {i: by_name[names[id(one)]] for i, one in enumerate(order) if names[id(one)] in by_name}
+            fields, kept = _FIELDS[type(optimizer).__name__], [by_name.get(names[id(one)], {}) for one in order]
+            found = {index: state for index, state in enumerate(kept) if state.keys() >= fields}
             # it moves tensors to where the parameters are, and leaves counts of steps where they belong
             optimizer.load_state_dict({"state": found, "param_groups": optimizer.state_dict()["param_groups"]})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from distro_fed.errors import SettingsError
 if TYPE_CHECKING:
     from torch import nn
     from transformers import Trainer
+
+log = logging.getLogger("distro_fed")
 
 
 class TrainerTask:
@@ -28,6 +31,8 @@ class TrainerTask:
     def train(self, model: nn.Module, info: RoundInfo) -> TrainResult:
         """``local-steps`` optimizer steps with a fresh optimizer and schedule."""
         del model
+        if info.settings.training.optimizer_state == "kept":
+            log.warning("optimizer-state = 'kept' has no effect on a Trainer: each round begins with a fresh optimizer")
         trainer = self._built()
         trainer.args.max_steps = info.settings.training.local_steps
         trainer.args.seed = trainer.args.data_seed = info.settings.seed + info.round

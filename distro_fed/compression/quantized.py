@@ -128,7 +128,8 @@ class Quantized(Compressor):
         if self.bits == 1:
             out[:] = _signs(values, rounding)
         elif scale == 0.0:
-            out[:] = 0
+            # under masks they are read with the mean of the members' scales: as nothing, on average
+            np.add(rounding.coins(out.size), 2 ** (self.bits - 1) - 1, out=out, dtype=out.dtype)
         else:
             rounding.codes(values.detach().cpu().numpy(), scale, 2**self.bits - 1, out)
 

@@ -72,7 +72,7 @@ class Saver:
         OSError
             The checkpoint before is whole then: the run can be resumed from it when there is space again.
         """
-        facts = _facts(strategy, state) | {"settings": _options(strategy) | self.settings}
+        facts = _facts(strategy, state) | {"settings": self.settings, "options": _options(strategy)}
         clean = {key: finite_or_null(value) for key, value in facts.items()}
         state.courier.traffic.note_in(write_checkpoint(self.folder, state.done, clean, _tensors(state)))
 
@@ -85,11 +85,14 @@ def check_settings(saved: Checkpoint, settings: Mapping[str, Any]) -> None:
     CheckpointError
         Settings that change what is computed differ; the message lists them.
     """
-    there = _with_later_settings(saved.facts["settings"], settings)
+    _check_same(saved, _with_later_settings(saved.facts["settings"], settings), settings)
+
+
+def _check_same(saved: Checkpoint, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     different = [
-        f"{key}: {there.get(key, '(none)')!r} then, {settings.get(key, '(none)')!r} now"
-        for key in sorted(there.keys() | settings.keys())
-        if key not in MAY_DIFFER and there.get(key) != settings.get(key)
+        f"{key}: {there.get(key, '(none)')!r} then, {here.get(key, '(none)')!r} now"
+        for key in sorted(there.keys() | here.keys())
+        if key not in MAY_DIFFER and there.get(key) != here.get(key)
     ]
     if different:
         raise CheckpointError(
@@ -134,8 +137,9 @@ def saved_replica(saved: Checkpoint, agreement: Agreement) -> Replica:
 def restore(strategy: DistroStrategy, state: RunState, saved: Checkpoint) -> None:
     """Put a run that is about to start into the state that was saved."""
     facts, tensors = saved.facts, saved.tensors
-    # a run that is not saved any more has nobody who knows its settings
-    check_settings(saved, (strategy.saver.settings if strategy.saver else facts["settings"]) | _options(strategy))
+    _check_same(saved, facts["options"], _options(strategy))
+    if strategy.saver is not None:  # a run that is not saved any more has nobody who knows its settings
+        check_settings(saved, strategy.saver.settings)
     strategy.members.restore(facts["members"])
     state.courier.restore(facts["courier"])
     frames = parse_frames(tensors["log"].numpy().tobytes()) if "log" in tensors else []

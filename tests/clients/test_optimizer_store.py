@@ -83,6 +83,15 @@ def test_a_round_that_is_done_again_starts_as_it_did(tmp_path: Path) -> None:
     assert torch.equal(again.state[values["a"]]["exp_avg"], before)
 
 
+def test_a_state_that_lacks_something_is_not_used(tmp_path: Path) -> None:
+    values, optimizer = stepped("ab")
+    del optimizer.state[values["b"]]["step"]
+    OptimizerStore(tmp_path, 1).save([optimizer], values)
+    again = fresh(values)
+    OptimizerStore(tmp_path, 2).load([again], values)
+    assert list(again.state) == [values["a"]]
+
+
 @pytest.mark.parametrize("damage", ["shape", "cut", "nan"])
 def test_a_state_that_does_not_fit_is_not_used(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     values, optimizer = stepped("ab")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from distro_fed.compression import quantized
-from distro_fed.compression.quantized import Quantized
+from distro_fed.compression.quantized import FixedPoint, Quantized
 from distro_fed.errors import CorruptBody, SettingsError, TrainingError
 from distro_fed.layout import Layout, TensorSpec
 
@@ -57,6 +57,15 @@ def test_all_codes_are_used(bits: int, roundtrip: Callable[..., torch.Tensor]) -
 def test_zero_tensors_stay_zero(layout: Layout, roundtrip: Callable[..., torch.Tensor]) -> None:
     for bits in (1, 4):
         assert not roundtrip(Quantized(bits), torch.zeros(layout.numel), layout).any()
+
+
+@pytest.mark.parametrize("code", [Quantized(2), Quantized(8), FixedPoint()], ids=lambda code: code.describe())
+def test_codes_of_a_zero_tensor_mean_nothing_whatever_scale_they_are_read_with(code: Quantized) -> None:
+    """Under masks they are added to codes of members whose scale is not 0."""
+    codes, _ = code.integers(code.encode(torch.zeros(20_000), ONE, 3), ONE)
+    centred = codes.astype(float) - (2**code.bits - 1) / 2
+    assert abs(centred).max() == 0.5
+    assert abs(centred.mean()) < 0.02
 
 
 def test_denormals(roundtrip: Callable[..., torch.Tensor]) -> None:

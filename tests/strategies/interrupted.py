@@ -118,12 +118,17 @@ class Federation:
         saved = read_checkpoint(self.run / "checkpoint") if resume else None
         with EventWriter(self.run / "events.jsonl") as events, pytest.MonkeyPatch.context() as patch:
             server = self.kind(
-                compressor=self.compressor, events=events, saver=Saver(self.run / "checkpoint", every),
+                compressor=self.compressor, events=events, saver=self._saver(every),
                 resume_from=saved, **self.options | options,
             )  # fmt: skip
             watch(patch, points)
             server.start(self.grid(points), self.model(), self.rounds, evaluate_fn=lambda *_: points("between rounds"))
         return server
+
+    def _saver(self, every: int) -> Saver:
+        """A server app that has settings saves them too."""
+        settings = self.options.get("settings")
+        return Saver(self.run / "checkpoint", every, settings.flat() if settings else None)
 
 
 def watch(patch: pytest.MonkeyPatch, points: Points) -> None:
