@@ -17,25 +17,28 @@ COMPRESSOR_PRESETS: dict[str, dict[str, Any]] = {
 }
 LEARNING_RATES = {"lora": 5e-3, "full": 1e-4, "subspace": 2e-2, "core": 5e-2}
 
-#: whole pipelines by name, for the setting ``preset``. The first two are the best of their mode in
-#: docs/frontier.md so far; the others rest on the demo.
+# Rounds of one step: at one bit a value they lose least for every byte (docs/frontier.md). Checkpoints and evaluations
+# of every round would take longer than the training.
+_EVERY_STEP: dict[str, Any] = {"local-steps": 1, "num-server-rounds": 100, "evaluate-every": 10, "save-rounds": 10}
+_RANK_ONE: dict[str, Any] = {
+    "mode": "lora", "compressor": "quantized", "peft.r": 1, "peft.lora-alpha": 2,
+    "peft.target-modules": "gate_proj,up_proj,down_proj", "learning-rate": 1.5e-2,
+}  # fmt: skip
+
+#: whole pipelines by name, for the setting ``preset``; docs/frontier.md has what they lose. Where a round takes much
+#: longer than a step, as in a deployment, more ``local-steps`` are faster, and lose more.
 PIPELINES: dict[str, dict[str, Any]] = {
-    "lora-default": {
-        "mode": "lora", "compressor": "quantized", "bits": 1, "error-feedback": True, "server-residual": True,
-        "peft.r": 1, "peft.lora-alpha": 2, "peft.target-modules": "gate_proj,up_proj,down_proj", "local-steps": 5,
-        "learning-rate": 1e-2,
-    },
+    "lora-default": {**_EVERY_STEP, **_RANK_ONE, "bits": 1, "error-feedback": True, "server-residual": True},
+    # it keeps nothing at the clients either
     "full-default": {
-        "mode": "full", "compressor": "subspace", "bits": 1, "rank": 8, "local-steps": 5, "learning-rate": 2e-2,
+        **_EVERY_STEP, "mode": "full", "compressor": "subspace", "bits": 1, "rank": 8, "learning-rate": 2e-2,
     },
     # nothing is kept between rounds, at client or server; four bits make up for the residuals
-    "stateless": {
-        "mode": "lora", "compressor": "quantized", "bits": 4, "peft.r": 1, "peft.lora-alpha": 2,
-        "peft.target-modules": "gate_proj,up_proj,down_proj",
-    },
+    "stateless": {**_EVERY_STEP, **_RANK_ONE, "bits": 4},
+    # a round takes three exchanges
     "secure": {
-        "mode": "lora", "compressor": "quantized", "bits": 1, "error-feedback": True, "server-residual": True,
-        "secure-aggregation": True, "initial-scale": "adamw", "weighted-by": "", "peft.r": 1, "peft.lora-alpha": 2,
-        "peft.target-modules": "gate_proj,up_proj,down_proj",
+        **_EVERY_STEP, **_RANK_ONE, "bits": 1, "error-feedback": True, "server-residual": True, "local-steps": 2,
+        "num-server-rounds": 50, "learning-rate": 2e-2, "secure-aggregation": True, "initial-scale": "adamw",
+        "weighted-by": "",
     },
 }  # fmt: skip
