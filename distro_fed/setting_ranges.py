@@ -41,7 +41,6 @@ _AT_MOST: dict[str, float] = {
 }  # fmt: skip
 _PATTERNS: dict[str, str] = {
     "run-name": r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
-    "initial-scale": r"measured|adamw|(?=.*[1-9])\d*\.?\d+(e-?\d)?",
     "device": r"auto|cpu|mps|(cuda|xpu)(:\d+)?",
     "report-to": r"none|(tensorboard|wandb|mlflow)(, ?(tensorboard|wandb|mlflow))*",
 }
@@ -67,3 +66,15 @@ def check_values(settings: Mapping[str, Value]) -> None:
     for key, pattern in _PATTERNS.items():
         if not re.fullmatch(pattern, str(settings[key])):
             raise SettingsError(f"setting {key} = {settings[key]!r} does not match {pattern}")
+    _check_initial_scale(str(settings["initial-scale"]))
+
+
+def _check_initial_scale(value: str) -> None:
+    if value in ("measured", "adamw"):
+        return
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise SettingsError(f"setting initial-scale = {value!r}; give 'measured', 'adamw' or a number above 0")

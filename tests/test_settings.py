@@ -92,8 +92,11 @@ def test_peft_keys_pass_through() -> None:
         ({"scales": "own", "secure-aggregation": True}, "the mean scale times the mean code is not the mean"),
         ({"scales": "common", "initial-scale": "adamw", "optim": "muon"}, "with optim = 'muon'"),
         ({"scales": "common", "initial-scale": "adamw", "compressor": "lowrank"}, "compressor = 'lowrank': a rule for"),
-        ({"initial-scale": "0.0"}, "initial-scale = '0.0' does not match"),
-        ({"initial-scale": "-1"}, "initial-scale = '-1' does not match"),
+        ({"initial-scale": "0.0"}, "initial-scale = '0.0'; give 'measured', 'adamw' or a number above 0"),
+        ({"initial-scale": "-1"}, "initial-scale = '-1'; give"),
+        ({"initial-scale": "0e5"}, "initial-scale = '0e5'; give"),
+        ({"initial-scale": "1e999"}, "initial-scale = '1e999'; give"),
+        ({"initial-scale": "often"}, "initial-scale = 'often'; give"),
     ],
 )
 def test_bad_values_are_named_with_the_way_out(config: dict[str, object], message: str) -> None:
@@ -122,7 +125,7 @@ def test_settings_that_go_together(config: dict[str, object]) -> None:
     assert config.items() <= RunSettings.from_run_config(config).flat().items()
 
 
-@pytest.mark.parametrize("number", ["0.01", ".5", "2", "1e-3", "2.5e-4"])
+@pytest.mark.parametrize("number", ["0.01", ".5", "2", "1e-3", "2.5e-4", "1e-10"])
 def test_the_first_scale_may_be_a_number(number: str) -> None:
     assert read(scales="common", initial_scale=number).compression.initial_scale == number
     assert float(number) > 0

@@ -39,9 +39,10 @@ METRIC_NAMES = frozenset(
 )  # fmt: skip
 
 _TYPES = ("train", "evaluate", "query.hello", "query.secure")
-_CONFIG_KEYS = {"status", "name", "version", "code", "columns", "facts"}
+_CONFIG_KEYS = {"status", "name", "version", "code", "columns", "facts", "scales"}
 _MOST_WORDS, _LONGEST_FACT = 16, 256
 _CODE, _COLUMN = re.compile(r"[A-Za-z0-9_. -]{0,64}"), re.compile(r"[\w.-]{1,64}")
+_SCALES = re.compile(r"([0-9a-f]{16})?")
 #: of texts and names in the log; the digest stands for the whole
 _SHOWN_ITEMS, _SHOWN_CHARS = 64, 256
 
@@ -161,11 +162,12 @@ def _is_plain_config(config: ConfigRecord) -> bool:
     """Whether keys and lengths are those of this package's replies: little room for anything else."""
     if not {"status", "name", "version"} <= set(config) <= _CONFIG_KEYS or type(config["version"]) is not int:
         return False
-    name, code = config["name"], config.get("code", "")
+    name, code, scales = config["name"], config.get("code", ""), config.get("scales", "")
     columns, facts = config.get("columns", []), config.get("facts", [])
     return (
         isinstance(name, str) and len(name) <= NAME_LIMIT and name.isprintable()
         and isinstance(code, str) and _CODE.fullmatch(code) is not None
+        and isinstance(scales, str) and _SCALES.fullmatch(scales) is not None
         and _are_words(columns, _COLUMN) and _are_words(facts, re.compile(rf"[ -~]{{1,{_LONGEST_FACT}}}"))
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from distro_fed.compression.round_code import integer_code
 from distro_fed.layout import Layout
 from distro_fed.replica import Replica
 from distro_fed.secure_aggregation.digests import layout_digest, model_digest, plan_digest, work_digest
-from distro_fed.secure_aggregation.update_vector import summable, to_vector
+from distro_fed.secure_aggregation.update_vector import summable, times_weight, to_vector
 from distro_fed.secure_aggregation.weighting import LARGEST_MASKED, Weighting, own_weight, proposed_bits
 from distro_fed.settings import RunSettings
 from distro_fed.transport.secure_records import keep_state, kept_state
@@ -91,14 +91,16 @@ class MaskedUpload:
         """
         code = integer_code(replica.agreement.uplink)
         codes, scales = code.integers(body, space)
-        proposal, further = self.delivery.proposal, summable(numbers)
-        if proposal.weighting == Weighting.MASKED:
+        weighting, further = self.delivery.proposal.weighting, summable(numbers)
+        bits = proposed_bits(weighting, code.bits)
+        if weighting == Weighting.MASKED:
             weight = own_weight(examples, self.weight_unit)
             log.info("secure aggregation: %d examples weigh %d of 1 to %d", examples, weight, LARGEST_MASKED)
-            codes, scales = np.multiply(codes, weight, dtype=np.uint32), scales * np.float32(weight)
-            further.append(float(weight))
-        bits = proposed_bits(proposal.weighting, code.bits)
-        return self._send(to_vector(codes, [*scales.tolist(), *further], bits), space.digest, replica)
+            weighted, weighted_scales = times_weight(codes, scales, weight)
+            vector = to_vector(weighted, [*weighted_scales.tolist(), *further, float(weight)], bits)
+        else:
+            vector = to_vector(codes, [*scales.tolist(), *further], bits)
+        return self._send(vector, space.digest, replica)
 
     def send_losses(self, losses: Sequence[float | None], replica: Replica) -> bytes:
         """Mask losses alone."""

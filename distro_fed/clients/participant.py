@@ -19,6 +19,7 @@ from distro_fed.clients.residual_store import ResidualStore
 from distro_fed.clients.task import LocalTask, RoundInfo, TrainResult
 from distro_fed.compression.base import Compressor, Residual, RoundKey
 from distro_fed.compression.round_code import Coded, RoundCode, integer_code
+from distro_fed.compression.scales import scales_digest
 from distro_fed.errors import TrainingError, WrongBase, WrongRun
 from distro_fed.replica import Replica
 from distro_fed.transport.records import DRIFT, Reply, Request, Status
@@ -77,7 +78,10 @@ class Participant:
             "num-examples": float(result.num_examples),
             "seconds": time.monotonic() - started,
         }
-        return Reply(Status.OK, info.name, self.replicas.retained_version, update, metrics, columns=result.columns)
+        return Reply(
+            Status.OK, info.name, self.replicas.retained_version, update, metrics, columns=result.columns,
+            scales=scales_digest(code.scales),
+        )  # fmt: skip
 
     def train_masked(self, request: Request, info: RoundInfo, open_: OpenUpload) -> tuple[Reply, bytes]:
         """One round of local training, as one masked vector; nothing about this member alone is in clear.
@@ -164,7 +168,7 @@ class Participant:
         agreement, key = self.agreement, replica.key(info.round)
         if self.residuals is not None and agreement.residual is Residual.IN_TENSORS:
             delta = self._delta(result, replica, key)
-            self._add_residual(delta, replica, info)
+            self._add_residual(delta, replica, info, code)
             coefficients = agreement.analyse(delta, key)
             coded = code.encode(coefficients, seed)
             code.decode(coded).add_to(coefficients.zero_(), -1.0)
@@ -172,15 +176,17 @@ class Participant:
             self._keep_residual(delta, replica, info.round, coded.meant)
             return coded
         coefficients = self._coefficients(result, replica, key)
-        self._add_residual(coefficients, replica, info)
+        self._add_residual(coefficients, replica, info, code)
         coded = code.encode(coefficients, seed)
         if self.residuals is not None:
             code.decode(coded).add_to(coefficients, -1.0)
             self._keep_residual(coefficients, replica, info.round, coded.meant)
         return coded
 
-    def _add_residual(self, vector: torch.Tensor, replica: Replica, info: RoundInfo) -> None:
-        if self.residuals is not None and (residual := self.residuals.load(replica, info.round)) is not None:
+    def _add_residual(self, vector: torch.Tensor, replica: Replica, info: RoundInfo, code: RoundCode) -> None:
+        if self.residuals is None:
+            return
+        if (residual := self.residuals.load(replica, info.round, code.compressor)) is not None:
             vector.add_(residual.to(vector.device), alpha=info.settings.compression.error_feedback_decay)
 
     def _keep_residual(self, unsent: torch.Tensor, replica: Replica, round_: int, body: bytes) -> None:

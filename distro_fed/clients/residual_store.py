@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distro_fed.clients.round_files import RoundFiles, round_of
-from distro_fed.compression.base import Residual
+from distro_fed.compression.base import Compressor, Decoded, Residual
 from distro_fed.errors import CorruptBody
 from distro_fed.replica import Replica
 
@@ -40,13 +40,15 @@ class ResidualStore:
         self._files, self._flower_run = RoundFiles(folder), flower_run
         self._was_summed = was_summed or (lambda _run, _round: True)
 
-    def load(self, replica: Replica, round_: int) -> torch.Tensor | None:
+    def load(self, replica: Replica, round_: int, code: Compressor) -> torch.Tensor | None:
         """Residual to add to an update on top of this replica; flat float32, as ``agreement.residual_layout`` says.
 
         It is the one that was there before ``round_``: if the server did not live to use what was sent in that very
         round, the round is done again as if for the first time. If the run still is at the version that the update
         of an earlier round was made for, that round was skipped and what was sent is part of the residual again; so it
         is if the run went on without this member's update. None if there is none that fits.
+
+        ``code`` is what made the bodies that :meth:`save` was given: under masks another one than the uplink.
         """
         from safetensors import SafetensorError
         from safetensors.torch import load
@@ -69,7 +71,9 @@ class ResidualStore:
                     raise ValueError("the round went on without this member, and its basis is gone")
                 skipped = True
             if skipped:
-                _take_back(kept["sent"].numpy().tobytes(), residual, replica, sent_in)
+                space = replica.agreement.space(replica.key(sent_in))
+                sent = code.decode(kept["sent"].numpy().tobytes(), space)
+                _take_back(sent, residual, replica, sent_in)
         except FileNotFoundError:
             return None
         except (SafetensorError, OSError, KeyError, ValueError, CorruptBody) as error:
@@ -89,7 +93,7 @@ class ResidualStore:
         round_ : int
             Round that it was made in.
         sent : bytes
-            Its body.
+            Its body, with the scales that its codes stand for.
         """
         import torch
         from safetensors.torch import save
@@ -103,14 +107,12 @@ class ResidualStore:
         self._files.write(round_, save(tensors))
 
 
-def _take_back(body: bytes, residual: torch.Tensor, replica: Replica, round_: int) -> None:
+def _take_back(sent: Decoded, residual: torch.Tensor, replica: Replica, round_: int) -> None:
     """Add an update that was sent in vain to the residual."""
     agreement, key = replica.agreement, replica.key(round_)
-    space = agreement.space(key)
-    sent = agreement.uplink.decode(body, space)
     if agreement.residual is not Residual.IN_TENSORS:
         sent.add_to(residual)
         return
-    coefficients = residual.new_zeros(space.numel)
+    coefficients = residual.new_zeros(agreement.space(key).numel)
     sent.add_to(coefficients)
     agreement.synthesise(coefficients, residual, key)

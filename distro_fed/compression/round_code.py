@@ -4,6 +4,8 @@ With scales of their own, the mean of some updates is known only to those who se
 the mean code is another thing. With the same scales at all members (*common scales*, public and announced with the
 round) the sum of the codes is all there is to know, and secure aggregation gives the mean of the updates itself.
 
+A common scale of 0 says that none is known for its tensor: there every member takes its own.
+
 A body tells the scales that its member measured in both cases. They are what the scales of the next round are made of.
 """
 
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from distro_fed.compression.base import Compressor, Decoded
-from distro_fed.compression.scales import unpack_scales, with_scales
+from distro_fed.compression.scales import fill_scales, tensor_scales, unpack_scales, with_scales
 from distro_fed.errors import CorruptBody, SettingsError, UnusableScales
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ class Coded:
     sent : bytes
         Body that leaves: the scales measured, and codes.
     scales : bytes
-        Common scales that the codes stand for; empty: those measured.
+        Scales that the codes stand for, if they are not those measured: the common ones, and the member's own where
+        those are 0.
     clipped : float or None
         Share of the values that are beyond the common scales; None without such.
     """
@@ -61,6 +64,13 @@ class RoundCode:
     scales : bytes
         Common scales, two bytes each; empty: every member takes its own.
 
+    Attributes
+    ----------
+    compressor : Compressor
+        What decodes the bodies, those of other rounds too.
+    scales : bytes
+        As announced.
+
     Raises
     ------
     UnusableScales
@@ -69,7 +79,7 @@ class RoundCode:
     """
 
     def __init__(self, compressor: Compressor, space: Layout, scales: bytes = b"") -> None:
-        self._compressor, self._space, self.scales = compressor, space, scales
+        self.compressor, self._space, self.scales = compressor, space, scales
         self._code: Quantized | None = None
         if not scales:
             return
@@ -78,21 +88,25 @@ class RoundCode:
         if self._code is None:
             raise UnusableScales(f"scales are announced, and updates of {compressor.describe()!r} do not have any")
         try:
-            self._used = unpack_scales(np.frombuffer(scales, np.uint8), len(space))
+            self._announced = unpack_scales(np.frombuffer(scales, np.uint8), len(space))
         except CorruptBody as error:
             raise UnusableScales(f"the scales that are announced cannot be used: {error}") from None
 
     def encode(self, coefficients: torch.Tensor, seed: int) -> Coded:
         """Code coefficients; they and ``seed`` as in :meth:`Compressor.encode`."""
         if self._code is None:
-            return Coded(self._compressor.encode(coefficients, self._space, seed))
-        body = self._code.encode(coefficients, self._space, seed, self.scales)
-        clipped = self._code.clipped(coefficients, self._space, self._used)
-        return Coded(body, self.scales, clipped)
+            return Coded(self.compressor.encode(coefficients, self._space, seed))
+        scales = self.scales
+        if not self._announced.all():
+            measured = tensor_scales(coefficients, self._space, "mean" if self._code.bits == 1 else "max")
+            scales = fill_scales(scales, self._code.pack(measured))
+        body = self._code.encode(coefficients, self._space, seed, scales)
+        used = unpack_scales(np.frombuffer(scales, np.uint8), len(self._space))
+        return Coded(body, scales, self._code.clipped(coefficients, self._space, used))
 
     def decode(self, coded: Coded) -> Decoded:
         """What an update stands for."""
-        return (self._code or self._compressor).decode(coded.meant, self._space)
+        return (self._code or self.compressor).decode(coded.meant, self._space)
 
 
 def integer_code(compressor: Compressor) -> Quantized:

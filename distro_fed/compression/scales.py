@@ -6,6 +6,7 @@ A scale is sent as the upper two bytes of a float32, little-endian. It is never 
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -81,6 +82,17 @@ def share_beyond(flat: torch.Tensor, space: Layout, scales: NDArray[np.float32])
 def with_scales(body: bytes | memoryview, scales: bytes) -> bytes:
     """A body that starts with scales, with other scales in their place."""
     return b"".join((scales, memoryview(body)[len(scales) :]))
+
+
+def scales_digest(common: bytes) -> str:
+    """Sixteen hexadecimal digits, by which a member says which common scales it coded with; empty for none."""
+    return hashlib.blake2b(common, digest_size=8, person=b"df-scales").hexdigest() if common else ""
+
+
+def fill_scales(common: bytes, measured: bytes) -> bytes:
+    """Scales that an update is coded with: the common ones, and where those are 0 the ones that were measured."""
+    announced, own = np.frombuffer(common, "<u2"), np.frombuffer(measured, "<u2")
+    return np.where(announced == 0, own, announced).astype("<u2").tobytes()
 
 
 def pack_scales(scales: NDArray[np.float32], *, up: bool = False) -> bytes:

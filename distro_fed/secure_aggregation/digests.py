@@ -8,9 +8,9 @@ from distro_fed.settings import RunSettings
 #: settings under which a member could be made to learn nothing, or something else than the others. Those that a machine
 #: decides for itself (device, batch size, number formats) are not among them
 _WORK = (
-    "mode", "lora-factors", "max-length", "local-steps", "learning-rate", "optim", "optimizer-state", "momentum",
-    "lr-scheduler-type", "warmup-steps", "weight-decay", "adam-beta1", "adam-beta2", "max-grad-norm", "error-feedback",
-    "error-feedback-decay", "weight-unit",
+    "mode", "lora-factors", "max-length", "max-train-examples", "local-steps", "learning-rate", "optim",
+    "optimizer-state", "momentum", "lr-scheduler-type", "warmup-steps", "weight-decay", "adam-beta1", "adam-beta2",
+    "max-grad-norm", "error-feedback", "error-feedback-decay", "weight-unit",
 )  # fmt: skip
 
 

@@ -7,10 +7,11 @@ be known about one member alone), and the metrics: a number is a count of 2**-40
 in base ``2**q``, which obey the same modulus as the codes.
 
 Where weights are masked, a member multiplies its codes and its scales by its own weight, of four bits, and the weight
-is the last number.
+is the last number. A scale has room for the largest weight there, at every member: whether an update can be sent must
+not depend on a weight that nobody is to know.
 
-In a round for which no scales could be announced each member codes with those that it measured, and the mean scale
-times the mean code stands for the mean update.
+Where no scale could be announced, for a tensor or for all in a round, each member codes with the one that it measured,
+and the mean scale times the mean code stands for the mean update.
 """
 
 from __future__ import annotations
@@ -105,6 +106,26 @@ def to_vector(codes: NDArray[np.unsignedinteger], numbers: Sequence[float], q: i
     return np.concatenate([codes, digits.reshape(-1).astype(np.min_scalar_type(2**q - 1))])
 
 
+def times_weight(
+    codes: NDArray[np.unsignedinteger], scales: NDArray[np.float32], weight: int
+) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
+    """Codes and scales of a member whose weight is masked.
+
+    Raises
+    ------
+    TrainingError
+        If a scale leaves no room for the largest weight. The weight at hand is not looked at: the server sees that a
+        member fails, and can make scales grow by announcing huge ones.
+    """
+    wrong = ~(scales < LARGEST / LARGEST_MASKED)
+    if wrong.any():
+        raise TrainingError(
+            f"a scale of the update is {scales[wrong][0]}; those below {LARGEST / LARGEST_MASKED:g} can be summed with "
+            "masked weights: training diverged; lower the learning rate"
+        )
+    return np.multiply(codes, weight, dtype=np.uint32), scales.astype(np.float64) * weight
+
+
 def mean_of_sum(
     sums: NDArray[np.unsignedinteger],
     sizes: Sequence[int],
@@ -128,7 +149,7 @@ def mean_of_sum(
     metrics : int
         How many numbers come after the scales.
     common : sequence of float, optional
-        Scales that all members coded with; by default each took its own.
+        Scales that all members coded with; for tensors where it is 0, and by default, each took its own.
     masked : bool
         Whether weights are masked. Then scales and coefficients are weighted means, and those of metrics are not.
 
@@ -155,7 +176,8 @@ def mean_of_sum(
     levels = 2 ** (q - MASKED_BITS if masked else q) - 1
     coefficients = np.empty(values, np.float32)
     start = 0
-    for size, scale in zip(sizes, scales if common is None else common, strict=True):
+    for size, announced, measured in zip(sizes, common or [0.0] * len(sizes), scales, strict=True):
+        scale = announced or measured
         block = slice(start, start + size)
         centred = 2 * sums[block].astype(np.int64) - weight * levels
         np.multiply(centred, scale / (levels * weight), out=coefficients[block], casting="unsafe")

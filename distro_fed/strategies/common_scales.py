@@ -6,10 +6,17 @@ what is beyond it is clipped: it is taken half as large again, since from one ro
 of a tensor rose by up to 36 % in training of small models. Sixteen bits, which stand for dense updates, leave more
 room.
 
+A tensor that moved at no member tells nothing about its next update: in the first step of LoRA all of A stays, since B
+is 0. Then 0 is announced, as it is for a tensor that was never measured, and with it every member takes its own scale
+for that tensor alone: what stays is left where it is, and what moves next is not lost. With the last scale above 0
+instead, members would move it by rounding errors or coins for as long as it stays.
+
 In the first round nothing was measured, and every member takes scales of its own unless the run says better. A fresh
 AdamW moves a value by about the learning rate at most in a step, and after ``H`` steps the mean magnitude is near
 ``H ** -0.25`` times the largest: measured 1, 0.69, 0.53 and 0.38 for ``H`` = 1, 4, 10 and 25 in full fine-tuning of a
-small model, and 0.56, 0.60 and 0.47 for the last three with LoRA.
+small model, and 0.56, 0.60 and 0.47 for the last three with LoRA. One bit has no code for 0: with a scale of this rule,
+or a given number, members that did not move a tensor send coins, each its own, in that round. They are unbiased and
+average out over members, and error feedback takes them back; to the A of LoRA, drawn at random itself, they do no harm.
 """
 
 from __future__ import annotations
@@ -50,7 +57,7 @@ class ScaleRule:
     Raises
     ------
     SettingsError
-        ``initial`` is something else.
+        ``initial`` is something else, or the settings are not completed: their learning rate is 0.
     """
 
     training: TrainingSettings | None = None
@@ -60,6 +67,11 @@ class ScaleRule:
         number = 0.0 if isinstance(self.initial, str) else self.initial
         if self.initial == "adamw" and self.training is None:
             raise SettingsError("initial = 'adamw' is a rule for training settings; give them, or a number")
+        if self.training is not None and not self.training.learning_rate > 0:
+            raise SettingsError(
+                f"learning_rate = {self.training.learning_rate:g}: scales follow it, so it must be above 0; give those "
+                "of RunSettings.completed(), in which 0 has become that of the preset"
+            )
         if self.initial not in ("measured", "adamw") and not 0 < number < math.inf:
             raise SettingsError(f"initial = {self.initial!r}; give 'measured', 'adamw' or a number above 0")
 
@@ -84,25 +96,25 @@ class CommonScales:
         self._rule, self._code, self._rounds = rule, code, rounds
         # by name of a tensor: scale over learning rates, and length of the first axis
         self._known: dict[str, tuple[float, int]] = {}
-        self._first: float | None = None
+        self._first = 0.0
         if rule.initial == "adamw" and rule.training is not None:
             self._first = 1.0 if code.bits > 1 else float(rule.training.local_steps**-0.25)
         elif rule.initial != "measured":
             self._first = float(rule.initial) / rule.rates(1, rounds)
 
     def announce(self, space: Layout, round_: int) -> bytes:
-        """Scales of a round, as :meth:`Quantized.encode` takes them; empty if one of them is not known."""
-        scales = [scale for spec in space if (scale := self._scale(spec)) is not None]
-        if len(scales) < len(space):
-            return b""
+        """Scales of a round, as :class:`RoundCode` takes them: 0 for a tensor whose is not known; empty if none is."""
         rates = self._rule.rates(round_, self._rounds)
-        return self._code.pack(np.minimum(np.array(scales) * rates, LARGEST).astype(np.float32))
+        scales = np.array([self._scale(spec) for spec in space]) * rates
+        return self._code.pack(np.minimum(scales, LARGEST).astype(np.float32)) if scales.any() else b""
 
     def learn(self, space: Layout, round_: int, measured: Sequence[float]) -> None:
         """Take in the mean of what members measured in a round, one number for each tensor."""
         bits = self._code.bits
         margin = 1.0 if bits == 1 else MARGIN if bits <= 8 else WIDE_MARGIN
         rates = self._rule.rates(round_, self._rounds)
+        if rates == 0:
+            return  # nobody trained: it is what earlier rounds left unsent that was measured
         for spec, scale in zip(space, measured, strict=True):
             self._known[spec.name] = margin * scale / rates, _length(spec)
 
@@ -114,7 +126,7 @@ class CommonScales:
         """Take back what :meth:`to_json` gave."""
         self._known = {name: (scale, length) for name, (scale, length) in data.items()}
 
-    def _scale(self, spec: TensorSpec) -> float | None:
+    def _scale(self, spec: TensorSpec) -> float:
         if spec.name not in self._known:
             return self._first
         scale, length = self._known[spec.name]

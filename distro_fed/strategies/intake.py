@@ -47,16 +47,23 @@ class Masked:
     reply: Reply | None
 
 
-def examine(message: Message, replica: Replica, round_: int, weighted_by: str | None) -> Accepted | Refused:
-    """Check a training reply completely; nothing is changed."""
+def examine(
+    message: Message, replica: Replica, round_: int, weighted_by: str | None, scales: str = ""
+) -> Accepted | Refused:
+    """Check a training reply completely; nothing is changed.
+
+    ``scales`` is the digest of the common scales of the round, empty if there are none.
+    """
     try:
-        return _examine(message, replica, round_, weighted_by)
+        return _examine(message, replica, round_, weighted_by, scales)
     except Exception as error:  # whatever one member sends, the round goes on without it
         log.exception("a reply cannot be read")
         return Refused(f"it cannot be read ({type(error).__name__})")
 
 
-def _examine(message: Message, replica: Replica, round_: int, weighted_by: str | None) -> Accepted | Refused:
+def _examine(
+    message: Message, replica: Replica, round_: int, weighted_by: str | None, scales: str
+) -> Accepted | Refused:
     reply = parse(message)
     if isinstance(reply, Refused):
         return reply
@@ -69,6 +76,12 @@ def _examine(message: Message, replica: Replica, round_: int, weighted_by: str |
         decoded = replica.agreement.open(update, kind=Kind.CLIENT, base_version=replica.version, chain=replica.chain)
     except UpdateError as error:
         return Refused(f"{error.code}: {error}", reply)
+    if reply.scales != scales:
+        return Refused(
+            "its update is coded with other scales than the round's: every member needs the release of distro-fed "
+            "that the server has",
+            reply,
+        )
     examples = reply.metrics.get(EXAMPLES, 0.0)
     if examples <= 0:
         return Refused(f"it reports {examples:g} training examples", reply)

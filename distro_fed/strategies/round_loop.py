@@ -76,7 +76,9 @@ def _warn_of_clipping(round_: int, metrics: MetricRecord) -> None:
     clipped = metrics.get("clipped", 0.0)
     if isinstance(clipped, float) and clipped > _MUCH_CLIPPED:
         log.warning(
-            "round %d: %.1f %% of the values were beyond the common scales and were clipped; if this is the first "
-            "round, set initial-scale to the largest magnitude of an update",
+            "round %d: %.1f %% of the values were beyond the common scales and were clipped. The first scales are "
+            "those of initial-scale: give a larger one, or 'measured'. Later ones follow the round before and the "
+            "schedule of lr-scheduler-type: name the one that your training has. scales = 'own', which secure "
+            "aggregation cannot use, clips nothing",
             round_, 100 * clipped,
         )  # fmt: skip

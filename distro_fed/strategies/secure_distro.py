@@ -87,10 +87,11 @@ class SecureDistroStrategy(DistroStrategy):
         stage_timeout: float = 120.0,
         **options: Any,
     ) -> None:
-        rule = ScaleRule(settings.training if settings else None)
+        completed = (settings or RunSettings()).completed()
+        rule = ScaleRule(completed.training if settings else None)
         super().__init__(**{"scale_rule": rule} | options | {"weighted_by_key": None})
         self.roster, self.policy, self.stage_timeout = roster, policy, stage_timeout
-        self._work = work_digest((settings or RunSettings()).completed())
+        self._work = work_digest(completed)
         self._code = integer_code(self.compressor)
         _check_policy(roster, policy, proposed_bits(policy.weights[0], self._code.bits))
         if self.fraction_train < 1.0:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.app import Message
 
-from distro_fed.compression.scales import SCALE_BYTES, unpack_scales, with_scales
+from distro_fed.compression.scales import SCALE_BYTES, fill_scales, scales_digest, unpack_scales, with_scales
 from distro_fed.replica import Replica
 from distro_fed.strategies.intake import Accepted, Refused, examine
 from distro_fed.strategies.members import Members
@@ -86,7 +86,7 @@ class TrainingRound:
         if node_id not in self._open:
             return self.members.name(node_id), Refused("it was not asked, or has answered already")
         self._open.discard(node_id)
-        outcome = examine(message, self.replica, self.number, self.weighted_by)
+        outcome = examine(message, self.replica, self.number, self.weighted_by, scales_digest(self.scales))
         if outcome.reply is not None:
             self.members.learn_name(node_id, outcome.reply.name)
         name = self.members.name(node_id)
@@ -120,10 +120,11 @@ class TrainingRound:
     def _with_common_scales(self, name: str, accepted: Accepted) -> Accepted:
         """Note the scales that a member measured, and let its codes stand for the common ones."""
         body = accepted.update.body
-        self._measured[name] = bytes(body[: SCALE_BYTES * self._tensors]), accepted.weight
+        measured = bytes(body[: SCALE_BYTES * self._tensors])
+        self._measured[name] = measured, accepted.weight
         if not self.scales:
             return accepted
-        update = replace(accepted.update, body=with_scales(body, self.scales))
+        update = replace(accepted.update, body=with_scales(body, fill_scales(self.scales, measured)))
         return replace(accepted, update=update, decoded=self.replica.agreement.decode(update))
 
     def _mean_of_measured(self) -> list[float]:

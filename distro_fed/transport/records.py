@@ -11,7 +11,8 @@ request    ``config``               ``server-round``, ``rounds``, ``version``, `
                                     ``run-id`` in a resumed run; ``common-scales`` if all members code with the same
 reply      ``arrays["update"]``     one frame of kind CLIENT; absent in an evaluation
 reply      ``metrics``              ``num-examples``, ``train-loss``, ``held-out-loss``, ``seconds``, ...
-reply      ``config``               ``status``, ``name``, ``version`` (kept by the node), ``code``
+reply      ``config``               ``status``, ``name``, ``version`` (kept by the node), ``code``; ``scales`` if
+                                    common ones were announced: digest of those that the update is coded with
 =========  =======================  ====================================================================
 """
 
@@ -112,6 +113,8 @@ class Reply:
         The node's :meth:`Agreement.facts`, when the run digests differ.
     columns : tuple of str
         Names of the columns that the node trains on, for the model card.
+    scales : str
+        Digest of the common scales that the update is coded with; empty: its own.
     """
 
     status: Status
@@ -122,6 +125,7 @@ class Reply:
     code: str = ""
     facts: dict[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+    scales: str = ""
 
 
 def frames_record(frames: Iterable[bytes]) -> ArrayRecord:
@@ -187,6 +191,8 @@ def reply_records(reply: Reply) -> RecordDict:
         config["code"] = reply.code
     if reply.columns:
         config["columns"] = list(reply.columns)
+    if reply.scales:
+        config["scales"] = reply.scales
     if reply.facts:
         config["facts"] = [f"{name}={value}" for name, value in reply.facts.items()]
     # a loss that is not finite stays home: the server could only misread it
@@ -228,6 +234,7 @@ def read_reply(message: Message, *, with_update: bool = True) -> Reply:
             code=_printable(str(config.get("code", ""))),
             facts=dict(fact.partition("=")[::2] for fact in _words(config, "facts")),
             columns=_words(config, "columns"),
+            scales=_printable(str(config.get("scales", ""))),
         )
     except KeyError as error:
         raise UpdateError(f"reply lacks {error}; the client app must come from distro_fed.clients") from None

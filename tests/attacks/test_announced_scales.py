@@ -7,10 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
 
 from distro_fed.compression import make_compressor
+from distro_fed.compression.scales import SCALE_BYTES, pack_scales
+from distro_fed.secure_aggregation.policy import Policy
+from distro_fed.secure_aggregation.weighting import Weighting
 from distro_fed.strategies import DistroStrategy
 from distro_fed.strategies.common_scales import ScaleRule
 from distro_fed.strategies.secure_distro import SecureDistroStrategy
@@ -66,7 +70,7 @@ def test_a_server_that_announces_other_scales_to_one_member_gets_no_sum(tmp_path
                     # all others clip their updates to nothing
                     scales = message.content.config_records[CONFIG][SCALES]
                     assert isinstance(scales, bytes)
-                    message.content.config_records[CONFIG][SCALES] = bytes(len(scales))
+                    message.content.config_records[CONFIG][SCALES] = b"\x80\0" * (len(scales) // 2)
                 yield message
 
     server, _ = Members(tmp_path).run(
@@ -76,6 +80,25 @@ def test_a_server_that_announces_other_scales_to_one_member_gets_no_sum(tmp_path
     assert record.skipped
     assert len(record.left_out) == 3
     assert all("other-model" in one.reason for one in record.left_out)
+
+
+@pytest.mark.parametrize("scale", [2.0**16 / 2.5, 2.0**11])
+def test_huge_scales_do_not_sort_members_by_their_masked_weights(tmp_path: Path, scale: float) -> None:
+    """They come back in the residual: what members measure next is as large."""
+
+    class Curious(SecureDistroStrategy):
+        def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+            count = len(bytes(config[SCALES])) // SCALE_BYTES
+            wrong = pack_scales(np.full(count, scale if server_round == 1 else 1e-3, np.float32))
+            return super().configure_train(server_round, arrays, ConfigRecord({**config, SCALES: wrong}), grid)
+
+    # weights 1 to 4
+    members = Members(tmp_path, Policy(min_cohort=3, min_survivors=2, bits=(1, 20), weights=(Weighting.MASKED,)))
+    server, _ = members.run(
+        make_compressor("quantized", bits=1), kind=Curious, rounds=2, state_dir=str(tmp_path / "kept"),
+        strategy={"scale_rule": ScaleRule(initial=0.02)}, run_config={"error-feedback": True, "weight-unit": 1},
+    )  # fmt: skip
+    assert len(server.progress.history()[1].left_out) in (0, 4)
 
 
 @pytest.mark.parametrize("field", [b"\xc0\x7f", b"\x80\xff", b"\x00\xbf"], ids=["nan", "-inf", "negative"])

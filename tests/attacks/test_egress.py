@@ -18,6 +18,7 @@ from distro_fed.cli.main import app as command
 from distro_fed.clients.egress_guard import EgressGuard
 from distro_fed.clients.egress_kinds import KINDS, kind_of, odd_metrics
 from distro_fed.clients.egress_log import GENESIS, EgressLog, audit
+from distro_fed.compression.scales import scales_digest
 from distro_fed.errors import EgressLogError
 from distro_fed.secure_aggregation.messages import Kind as SecureKind
 from distro_fed.secure_aggregation.messages import Message as SecureMessage
@@ -72,6 +73,7 @@ def with_record(name: str, record: Any) -> RecordDict:
     [
         ("train", update_reply(), "update"),
         ("train.default", update_reply(), "train.default"),  # the guard takes ".default" off first
+        ("train", update_reply(scales=scales_digest(b"\x80\x3f")), "update"),
         ("train", reply_records(Reply(Status.BEHIND, "clinic", 2)), "behind"),
         ("train", reply_records(Reply(Status.FAILED, "clinic", 0, code="wrong-run", facts={"seed": "1"})), "failure"),
         ("train", secure(SecureKind.MASKED_VECTOR, content=reply_records(Reply(Status.OK, "c", 1))), "masked-update"),
@@ -111,6 +113,8 @@ ODD = {
     "a long name": with_config(name="n" * 65),
     "a name of two lines": with_config(name="a\nb"),
     "a text as column": with_config(columns=[TEXT]),
+    "a text as scales": with_config(scales="sixteen letters."),
+    "bytes as scales": with_config(scales=b"0123456789abcdef"),
     "many columns": with_config(columns=["word"] * 17),
     "a long fact": with_config(facts=["f" * 257]),
     "numbers as facts": with_config(facts=[1, 2, 3]),

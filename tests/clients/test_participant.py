@@ -127,7 +127,7 @@ def test_nothing_of_a_change_is_lost(coder: Compressor, tmp_path: Path) -> None:
         sent = member.round(number, skipped=skipped)
         trained = trained + member.task.delta
         applied = applied if skipped else applied + sent
-        residual = member.residuals.load(member.replica, number + 1)
+        residual = member.residuals.load(member.replica, number + 1, member.agreement.uplink)
         assert residual is not None
         torch.testing.assert_close(applied + residual, trained, atol=1e-6, rtol=0)
     assert member.replica.version == 3

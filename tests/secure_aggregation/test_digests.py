@@ -16,7 +16,7 @@ def work(**changes: Any) -> bytes:
     "change",
     [{"learning_rate": 0.5}, {"local_steps": 3}, {"max_length": 16}, {"optim": "muon"}, {"warmup_steps": 1},
      {"weight_decay": 0.1}, {"max_grad_norm": 0.5}, {"lora_factors": "b"}, {"error_feedback": True},
-     {"peft.lora-alpha": 4}],
+     {"max_train_examples": 5}, {"peft.lora-alpha": 4}],
     ids=str,
 )  # fmt: skip
 def test_what_changes_the_work_changes_the_digest(change: dict[str, Any]) -> None:

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from distro_fed.errors import EncodingError, TrainingError
 from distro_fed.secure_aggregation.rules import MAX_WIDTH, sum_width
-from distro_fed.secure_aggregation.update_vector import LARGEST, UNIT, mean_of_sum, to_vector, vector_count
+from distro_fed.secure_aggregation.update_vector import (
+    LARGEST,
+    UNIT,
+    mean_of_sum,
+    times_weight,
+    to_vector,
+    vector_count,
+)
 from distro_fed.secure_aggregation.weighting import Weighting, own_weight, proposed_bits
 
 SIZES = [7, 1, 30]
@@ -69,12 +76,12 @@ def test_masked_weights_give_the_weighted_mean(bits: int, weights: list[int], se
     sums = np.sum([vector.astype(np.uint64) for vector in vectors], axis=0, dtype=np.uint64)
     assert int(sums.max()) < 2 ** sum_width(q, len(weights))
     mean = mean_of_sum(
-        sums, SIZES, q=q, weight=len(weights), metrics=2, masked=True, common=[0.5] * 3 if common else None
+        sums, SIZES, q=q, weight=len(weights), metrics=2, masked=True, common=[0.5, 0.0, 0.5] if common else None
     )
     levels, place = 2**bits - 1, 0
     assert mean.scales == pytest.approx(list(np.average(scales, axis=0, weights=weights)), abs=1e-9)
-    for size, measured in zip(SIZES, mean.scales, strict=True):
-        scale = 0.5 if common else measured
+    for size, measured, announced in zip(SIZES, mean.scales, [0.5, 0.0, 0.5], strict=True):
+        scale = (announced or measured) if common else measured
         for value in range(place, place + size):
             level = sum(weight * (2 * int(one[value]) - levels) for weight, one in zip(weights, codes, strict=True))
             assert mean.coefficients[value] == pytest.approx(scale * level / (levels * total), abs=1e-6)
@@ -100,6 +107,17 @@ def test_weights_that_nobody_may_have_are_no_sum(weight: float) -> None:
     vector = to_vector(np.zeros(1, np.uint32), [1.0, weight], 12)
     with pytest.raises(EncodingError, match="each may weigh 1 to 15"):
         mean_of_sum(vector, [1], q=12, weight=1, metrics=0, masked=True)
+
+
+@pytest.mark.parametrize("weight", [1, 2, 15])
+def test_whether_a_scale_can_be_sent_does_not_depend_on_a_masked_weight(weight: int) -> None:
+    codes, largest = np.array([3, 255], np.uint8), np.nextafter(np.float32(LARGEST / 15), np.float32(0))
+    weighted, scales = times_weight(codes, np.array([0.5, largest], np.float32), weight)
+    assert weighted.tolist() == [3 * weight, 255 * weight]
+    to_vector(weighted, scales.tolist(), 12)
+    for scale in (LARGEST / 15, LARGEST, float("nan")):
+        with pytest.raises(TrainingError, match=r"below 4369\.07"):
+            times_weight(codes, np.array([0.5, scale], np.float32), weight)
 
 
 @pytest.mark.parametrize(("examples", "weight"), [(1, 1), (149, 1), (151, 2), (1000, 10), (10**6, 15)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,22 @@ from flwr.app import Message
 from torch import nn
 
 from distro_fed.clients import RoundInfo, TrainResult
+from distro_fed.clients.participant import Participant
 from distro_fed.compression import make_compressor
 from distro_fed.compression.base import Compressor
 from distro_fed.compression.quantized import Quantized
+from distro_fed.compression.round_code import RoundCode
 from distro_fed.compression.scales import pack_scales, unpack_scales
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout, TensorSpec
+from distro_fed.replica import Replica
 from distro_fed.secure_aggregation.policy import Policy
 from distro_fed.secure_aggregation.weighting import Weighting
-from distro_fed.setting_groups import TrainingSettings
+from distro_fed.setting_groups import CompressionSettings, TrainingSettings
+from distro_fed.settings import RunSettings
 from distro_fed.strategies import DistroStrategy
 from distro_fed.strategies.common_scales import MARGIN, CommonScales, ScaleRule
-from distro_fed.transport.records import CONFIG, SCALES
+from distro_fed.transport.records import CONFIG, SCALES, Request
 from tests import federation
 from tests.strategies.interrupted import Federation, Killed, Points
 from tests.strategies.secure_members import Members
@@ -81,16 +86,33 @@ def test_first_scales_that_are_none(initial: float | str) -> None:
         ScaleRule(initial=initial)
 
 
+def test_settings_that_are_not_completed_tell_no_learning_rate() -> None:
+    with pytest.raises(SettingsError, match=r"learning_rate = 0: .*RunSettings.completed"):
+        ScaleRule(TrainingSettings())
+
+
+def test_a_round_without_learning_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = TrainingSettings(learning_rate=0.5, local_steps=1, lr_scheduler_type="constant")
+    scales = CommonScales(ScaleRule(training), Quantized(1), 3)
+    scales.learn(SPACE, 1, [0.5, 0.25, 1.0])
+    with monkeypatch.context() as patch:
+        patch.setattr("distro_fed.strategies.common_scales.learning_rates_of_round", lambda *arguments: 0.0)
+        assert scales.announce(SPACE, 2) == b""
+        scales.learn(SPACE, 2, [9.0, 9.0, 9.0])
+    assert values(scales.announce(SPACE, 3)) == [0.5, 0.25, 1.0]
+
+
 def test_the_other_side_of_a_matrix_has_columns_of_the_same_norm() -> None:
     scales = CommonScales(ScaleRule(), Quantized(1), 3)
     scales.learn(Layout([TensorSpec("w[0]", (16,))]), 1, [0.5])
     assert values(scales.announce(Layout([TensorSpec("w[0]", (4,))]), 2)) == [1.0]
 
 
-def test_a_tensor_that_was_never_measured_leaves_all_scales_to_the_members() -> None:
+def test_the_scale_of_a_tensor_that_was_never_measured_is_left_to_the_members() -> None:
     scales = CommonScales(ScaleRule(), Quantized(1), 3)
     scales.learn(Layout([TensorSpec("a", (8, 3))]), 1, [0.5])
-    assert scales.announce(SPACE, 2) == b""
+    assert values(scales.announce(SPACE, 2)) == [0.5, 0.0, 0.0]
+    assert scales.announce(Layout([TensorSpec("b", (5,))]), 2) == b""
 
 
 def test_what_is_announced_is_what_two_bytes_hold() -> None:
@@ -213,6 +235,14 @@ def test_much_that_is_clipped_is_told(caplog: pytest.LogCaptureFixture) -> None:
     warnings = [record.message for record in caplog.records if "clipped" in record.message]
     # the mean of 0.01 to 0.04, and half as much again, still is too little for the last
     assert [warning[:15] for warning in warnings] == ["round 1: 50.0 %", "round 2: 25.0 %"]
+    for setting in ("initial-scale", "lr-scheduler-type", "scales = 'own'"):
+        assert all(setting in warning for warning in warnings)
+
+
+def test_settings_of_a_secure_strategy_need_not_be_completed(members: Members) -> None:
+    options = {"settings": RunSettings(compression=CompressionSettings(compressor="quantized"))}
+    server, _ = members.run(make_compressor("quantized", bits=1), strategy=options)
+    assert server.replica.version == 3
 
 
 # --- messages -----------------------------------------------------------------------------------------
@@ -231,6 +261,23 @@ def test_a_skipped_round_keeps_the_last_scales(members: Members) -> None:
     secure, _ = members.run(make_compressor("quantized", bits=1), rounds=3, drop=drop, strategy=options)
     assert [record.skipped for record in secure.progress.history()] == [False, True, False]
     assert announced[0] == b"" and announced[1] == announced[2] != b""
+
+
+def test_a_member_that_does_not_use_the_common_scales_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of an older release, which does not know of them."""
+    original = Participant._code
+
+    def code(self: Participant, replica: Replica, request: Request, compressor: Compressor) -> RoundCode:
+        request = replace(request, scales=b"") if replica.version == 1 else request
+        return original(self, replica, request, compressor)
+
+    monkeypatch.setattr(Participant, "_code", code)
+    server, _ = federation.run(
+        compressor=make_compressor("quantized", bits=8), strategy={"scale_rule": ScaleRule(initial=0.02)}, rounds=2
+    )
+    first, second = server.progress.history()
+    assert not first.left_out and second.skipped
+    assert len(second.left_out) == 4 and all("other scales" in one.reason for one in second.left_out)
 
 
 def test_compressors_without_scales_cannot_share_them() -> None:

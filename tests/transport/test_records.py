@@ -52,6 +52,8 @@ def test_the_protocols_keys_win_over_the_callers() -> None:
 def test_reply_round_trip() -> None:
     reply = Reply(Status.OK, "St. Märy", 4, EXAMPLE, {"loss": 1.5, "n": 3.0}, "why", {"a": "b=c"}, ("text",))
     assert read_reply(over_the_wire(reply_records(reply))) == reply
+    coded = Reply(Status.OK, "a", 4, EXAMPLE, scales="00ff00ff00ff00ff")
+    assert read_reply(over_the_wire(reply_records(coded))) == coded
     assert read_reply(over_the_wire(reply_records(reply)), with_update=False).update is None
 
 
