@@ -35,7 +35,8 @@ class Row:
     loss, loss_spread : float
         Held-out loss, nats a token: mean, and standard deviation over seeds (0 for one seed).
     loss_best_baseline : float or None
-        The better of the tuned R1 and R2 at the same steps and clients, on the same seeds.
+        The better of the tuned R1 and R2 at the same steps and clients, on the same seeds; of the two, one with fewer
+        of these seeds does not compete.
     gap_nats : float or None
         Mean over seeds of the difference.
     bytes_up, bytes_down : float
@@ -129,10 +130,11 @@ def _row(runs: Sequence[Run], baselines: Sequence[Sequence[Run]]) -> Row:
     local_steps = 1 if every_step else settings.get("local-steps", 10) if first["rounds"] else 0
     participation = settings.get("fraction-train", 1.0)
     up, down = mean(run["bytes_up"] for run in runs), mean(run["bytes_down"] for run in runs)
-    known = [{run["seed"]: run["loss"] for run in group} for group in baselines]
-    shared = [seed for seed in losses if all(seed in one for one in known)] if known else []
-    reference = min((mean(one[seed] for seed in shared) for one in known), default=None) if shared else None
-    gap = None if reference is None else mean(losses[seed] for seed in shared) - reference
+    known = [{run["seed"]: run["loss"] for run in group if run["seed"] in losses} for group in baselines]
+    most = max(map(len, known), default=0)
+    best = min((one for one in known if most and len(one) == most), key=lambda one: mean(one.values()), default=None)
+    reference = None if best is None else mean(best.values())
+    gap = None if best is None else mean(losses[seed] - loss for seed, loss in best.items())
     counts = {
         "parameters": first["parameters"], "clients": first["clients"],
         "rounds": first["steps"] / max(1, local_steps) * participation, "local_steps": local_steps,

@@ -156,6 +156,13 @@ def test_only_seeds_that_both_sides_have_are_compared() -> None:
     assert row.loss_best_baseline == 2.0 and row.gap_nats == pytest.approx(0.1)
 
 
+def test_of_two_baselines_the_one_with_more_of_the_seeds_is_compared() -> None:
+    table = rows([finished("R1", 1.0, 0), finished("R2", 2.0, 0), finished("R2", 2.4, 1), finished("a", 2.1, 0),
+                  finished("a", 2.7, 1)])  # fmt: skip
+    row = next(row for row in table if row.pipeline == "a")
+    assert row.loss_best_baseline == pytest.approx(2.2) and row.gap_nats == pytest.approx(0.2)
+
+
 def test_every_rate_tried_is_listed() -> None:
     assert [entry[3:] for entry in sweep([finished("a", 2.0), finished("a", 3.0, rate=2e-3)])] == [
         (1e-3, 2.0, 1), (2e-3, 3.0, 1)
