@@ -31,9 +31,12 @@ from distro_fed.cli.deployment_runtime import STATE, Deployment
 from distro_fed.cli.main import app
 from distro_fed.cli.run_config import FlowerApp
 from distro_fed.errors import FederationError
+from distro_fed.secure_aggregation.identity import read_identity
+from distro_fed.secure_aggregation.member_files import IDENTITY_FILE
 from distro_fed.settings import RunSettings
 from distro_fed.transport.local_grid import LocalGrid
 from tests.e2e.deployed import DATA, NAMES, PATIENCE, ROOT, Federation, Run, linear_app, wait
+from tests.secure_aggregation.test_secrecy import forms
 from tests.tiny import tiny_model_folder
 
 pytestmark = pytest.mark.e2e
@@ -176,6 +179,10 @@ def test_the_secure_sum_is_the_plain_one_also_without_a_member_that_dies_after_i
         wait(lambda: len(run.accepted().get(2, [])) == 4, "four masked vectors in round 2")
         federation.kill("twin")
         figures = run.figures()
+        seen = what_the_server_has(federation, run)
+        for name in EVERYBODY:
+            private = read_identity(federation.folder / "members" / name / IDENTITY_FILE).private
+            assert not [form for form in forms(private) if form in seen], name
     finally:
         federation.stop(*EVERYBODY)
         shutil.move(federation.folder / "members", federation.folder / "secure")
@@ -188,6 +195,14 @@ def test_the_secure_sum_is_the_plain_one_also_without_a_member_that_dies_after_i
     moves = [torch.tensor(values) - start for values in (figures["values"], expected["values"])]
     # masks lose nothing, and one bit is not rounded at random: what is left is the last bit of weights up to 4
     assert float((moves[0] - moves[1]).abs().max()) < 1e-4 * float(moves[1].abs().max())
+
+
+def what_the_server_has(federation: Federation, run: Run) -> bytes:
+    """Database and log of the SuperLink, and what the server app has written."""
+    home = federation.deployment.home
+    files = [*home.glob("state.db*"), *home.glob("*.log"), *run.folder.rglob("*")]
+    assert (home / "state.db").stat().st_size > 10_000
+    return b"\0".join(path.read_bytes() for path in files if path.is_file())
 
 
 def test_nodes_that_die_join_late_or_lose_their_files_and_a_server_that_dies(federation: Federation) -> None:
