@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distro_fed.errors import SettingsError
-from distro_fed.presets import DEFAULT_COMPRESSOR
+from distro_fed.presets import DEFAULT_COMPRESSOR, TRAINED_INSIDE
 
 if TYPE_CHECKING:
     from distro_fed.settings import RunSettings
 
 #: compressors whose updates are integers with one scale a tensor
-_SCALED = ("quantized", "subspace", "lowrank")
+_SCALED = ("quantized", "subspace", "lowrank", "tracking")
+#: compressors whose space is another one in every round
+_CHANGING = ("subspace", "lowrank", "tracking")
 
 
 def check_combinations(settings: RunSettings) -> None:
@@ -23,28 +25,29 @@ def check_combinations(settings: RunSettings) -> None:
         Two of them do not go together.
     """
     compression, mode = settings.compression, settings.model.mode
-    if compression.compressor == "subspace" and mode != "full":
+    name = compressor_name(settings)
+    if name in TRAINED_INSIDE and mode != "full":
         raise SettingsError(
-            "compressor = 'subspace' trains inside the weight matrices of the base model; it needs mode = 'full' "
+            f"compressor = {name!r} trains inside the weight matrices of the base model; it needs mode = 'full' "
             "(for mode = 'lora' use 'quantized', 'topk', 'dct-topk' or 'dense')"
         )
-    if mode == "full" and settings.model.dtype == "float16" and compressor_name(settings) != "subspace":
+    if mode == "full" and settings.model.dtype == "float16" and name not in TRAINED_INSIDE:
         raise SettingsError(
             "dtype = 'float16' with mode = 'full': AdamW divides by numbers that are 0 in float16; take dtype = "
             "'bfloat16' or 'float32', or compressor = 'subspace', which trains in float32"
         )
     _check_quantization(settings)
-    if compression.error_feedback and compressor_name(settings) == "subspace":
+    if compression.error_feedback and name in TRAINED_INSIDE:
         raise SettingsError(
-            "error-feedback = true with compressor = 'subspace': its basis changes every round, so what one round "
+            f"error-feedback = true with compressor = {name!r}: its basis changes every round, so what one round "
             "did not send has no place in the next; set error-feedback = false or choose another compressor"
         )
-    if settings.training.optimizer_state == "kept" and compressor_name(settings) == "subspace":
+    if settings.training.optimizer_state == "kept" and name in TRAINED_INSIDE:
         raise SettingsError(
-            "optimizer-state = 'kept' with compressor = 'subspace': its coefficients are others in every round, so "
+            f"optimizer-state = 'kept' with compressor = {name!r}: its coefficients are others in every round, so "
             "their moments have no place in the next; take 'fresh' or another compressor"
         )
-    if compression.server_residual and (name := compressor_name(settings)) in ("subspace", "lowrank"):
+    if compression.server_residual and name in _CHANGING:
         raise SettingsError(
             f"server-residual = true with compressor = {name!r}: its basis changes every round; set it to false, "
             "and downlink-bits = 2 or more if the aggregated update should lose less"
@@ -95,7 +98,7 @@ def _check_aggregation(settings: RunSettings) -> None:
         )
     if not federation.outer_learning_rate:
         raise SettingsError("outer-learning-rate = 0.0 would never change the model; 1 applies the mean as it is")
-    if federation.outer_momentum and name in ("subspace", "lowrank"):
+    if federation.outer_momentum and name in _CHANGING:
         raise SettingsError(
             f"outer-momentum = {federation.outer_momentum:g} with compressor = {name!r}: its space changes every "
             "round, so what one round has moved has no place in the next; set it to 0 or choose another compressor"
@@ -109,7 +112,7 @@ def _check_security(settings: RunSettings) -> None:
     if name not in (*_SCALED, "dense"):
         raise SettingsError(
             f"secure-aggregation = true with compressor = {name!r}: only integers of a fixed number and size can be "
-            "summed under masks; take 'quantized' or 'dense', or in mode 'full' 'subspace' or 'lowrank'"
+            "summed under masks; take 'quantized' or 'dense', or in mode 'full' 'subspace', 'lowrank' or 'tracking'"
         )
     if settings.federation.fraction_train < 1:
         raise SettingsError(
@@ -123,7 +126,7 @@ def _check_scales(settings: RunSettings) -> None:
     if scales == "common" and name not in _SCALED and not secure:
         raise SettingsError(
             f"scales = 'common' with compressor = {name!r}: only integers with one scale a tensor can share it; take "
-            "'quantized', 'subspace' or 'lowrank', or scales = 'own'"
+            "'quantized', 'subspace', 'lowrank' or 'tracking', or scales = 'own'"
         )
     if secure and scales == "own":
         raise SettingsError(

@@ -61,7 +61,7 @@ class TrainingSettings:
     #: ``adamw``, ``sgd`` or ``muon`` (AdamW for embeddings, head and vectors)
     optim: str = "adamw"
     #: ``fresh``: a new optimizer in every round; ``kept``: its moments stay at the client from round to round, in
-    #: ``state-dir`` (not with ``subspace``, whose coefficients are others in every round)
+    #: ``state-dir`` (not with ``subspace`` and ``tracking``, whose coefficients are others in every round)
     optimizer_state: str = "fresh"
     #: momentum of ``sgd`` and ``muon`` (published with 0.95)
     momentum: float = 0.0
@@ -87,18 +87,18 @@ class TrainingSettings:
 class CompressionSettings:
     """How updates are compressed, up and down."""
 
-    #: ``auto``, ``dct-topk``, ``topk``, ``quantized``, ``subspace``, ``lowrank`` or ``dense``
+    #: ``auto``, ``dct-topk``, ``topk``, ``quantized``, ``subspace``, ``lowrank``, ``tracking`` or ``dense``
     compressor: str = "auto"
     #: share of coefficients that ``topk`` and ``dct-topk`` send, 0 < density <= 1; 0: preset
     density: float = 0.0
     #: where ``topk`` looks for the largest: ``global`` (one threshold for the model) or ``chunk`` (a quota for each
     #: 64 x 64 values of a matrix)
     selection: str = "global"
-    #: bits a value in ``quantized``, ``subspace`` and ``lowrank``, 1 to 8; 0: preset
+    #: bits a value in ``quantized``, ``subspace``, ``lowrank`` and ``tracking``, 1 to 8; 0: preset
     bits: int = 0
     #: bits of a selected value in ``topk`` and ``dct-topk``: 1 (the sign) or 2 (one of two magnitudes too)
     value_bits: int = 1
-    #: rank of the basis in ``subspace`` and ``lowrank``; 0: preset
+    #: rank of the basis in ``subspace``, ``lowrank`` and ``tracking``; 0: preset
     rank: int = 0
     #: rank of the ``subspace`` in the last round, reached in equal steps; 0: the same in all rounds
     final_rank: int = 0
@@ -106,8 +106,8 @@ class CompressionSettings:
     basis_rounds: int = 1
     #: number format of ``dense``: ``float32``, ``bfloat16`` or ``float16``
     dense_dtype: str = "float32"
-    #: scales of ``quantized``, ``subspace`` and ``lowrank``: ``own`` (each member's update has its own), ``common``
-    #: (those of a round are announced by the server and the same for all) or ``auto``: ``common`` with
+    #: scales of ``quantized``, ``subspace``, ``lowrank`` and ``tracking``: ``own`` (each member's update has its own),
+    #: ``common`` (those of a round are announced by the server and the same for all) or ``auto``: ``common`` with
     #: ``secure-aggregation``, which gives the exact mean only so, else ``own``
     scales: str = "auto"
     #: the common scales of the first round: ``measured`` (none yet: each member's own), ``adamw`` (by a rule that fits
@@ -129,8 +129,8 @@ class CompressionSettings:
 class SecuritySettings:
     """Secure aggregation: the server learns the sum of the updates and nothing else about any of them."""
 
-    #: updates are summed under masks; needs the compressor ``quantized``, ``subspace``, ``lowrank`` or ``dense``, which
-    #: takes 16 bits a value there
+    #: updates are summed under masks; needs the compressor ``quantized``, ``subspace``, ``lowrank``, ``tracking`` or
+    #: ``dense``, which takes 16 bits a value there
     secure_aggregation: bool = False
     #: server: folder with ``roster.toml`` and ``policy.toml``. In a simulation also one subfolder a member, with
     #: ``identity.toml`` besides. A deployed member takes ``secure-folder`` from its node config only.

@@ -14,7 +14,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": ("float32", "bfloat16", "float16"),
     "dense-dtype": ("float32", "bfloat16", "float16"),
     "quantization": ("none", "8bit", "4bit"),
-    "compressor": ("auto", "dct-topk", "topk", "quantized", "subspace", "lowrank", "dense"),
+    "compressor": ("auto", "dct-topk", "topk", "quantized", "subspace", "lowrank", "tracking", "dense"),
     "selection": ("global", "chunk"),
     "scales": ("auto", "own", "common"),
     "lora-factors": ("both", "b", "alternating", "core"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from distro_fed.errors import SettingsError
-from distro_fed.presets import COMPRESSOR_PRESETS, LEARNING_RATES, PIPELINES
+from distro_fed.presets import COMPRESSOR_PRESETS, LEARNING_RATES, PIPELINES, TRAINED_INSIDE
 from distro_fed.setting_combinations import check_combinations, compressor_name, scales_of
 from distro_fed.setting_groups import (
     CompressionSettings,
@@ -172,7 +172,7 @@ def _complete(settings: RunSettings) -> RunSettings:
     )
     training = settings.training
     if not training.learning_rate:
-        family = "subspace" if name == "subspace" else settings.model.mode
+        family = "subspace" if name in TRAINED_INSIDE else settings.model.mode
         family = "core" if settings.model.lora_factors == "core" else family
         training = replace(training, learning_rate=LEARNING_RATES[family])
     state_dir = settings.state_dir

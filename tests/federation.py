@@ -67,7 +67,7 @@ def run(
     config = {"compressor": coder.name, "bits": getattr(coder, "bits", 1), **(run_config or {})}
     if coder.name in ("topk", "dct-topk"):
         config["density"] = getattr(coder, "density", 1 / 64)
-    if coder.name in ("subspace", "lowrank"):
+    if coder.name in ("subspace", "lowrank", "tracking"):
         config |= {"rank": getattr(coder, "rank", 1), "mode": "full"}
     if coder.name == "subspace":
         config |= {"final-rank": getattr(coder, "final_rank", 0), "basis-rounds": getattr(coder, "basis_rounds", 1),

@@ -68,6 +68,9 @@ def test_peft_keys_pass_through() -> None:
         ({"mode": "full", "error-feedback": True}, "its basis changes every round"),
         ({"mode": "full", "server-residual": True}, "its basis changes every round"),
         ({"mode": "full", "compressor": "lowrank", "server-residual": True}, "with compressor = 'lowrank': its basis"),
+        ({"compressor": "tracking"}, "compressor = 'tracking' trains inside the weight matrices"),
+        ({"compressor": "tracking", "mode": "full", "error-feedback": True}, "compressor = 'tracking': its basis"),
+        ({"compressor": "tracking", "mode": "full", "server-residual": True}, "compressor = 'tracking': its basis"),
         ({"lora-factors": "b", "mode": "full"}, "lora-factors = 'b' with mode = 'full'"),
         ({"lora-factors": "core", "peft.type": "VERA"}, "peft.type = 'VERA': it says what of a LoRA pair"),
         ({"lora-factors": "alternating", "outer-momentum": 0.9}, "'alternating' with outer-momentum = 0.9"),
@@ -118,6 +121,7 @@ def test_bad_values_are_named_with_the_way_out(config: dict[str, object], messag
         {"lora-factors": "core", "peft.type": "lora", "compressor": "topk"},
         {"mode": "full", "compressor": "lowrank", "rank": 3, "bits": 1, "error-feedback": True},
         {"mode": "full", "rank": 2, "final-rank": 8, "basis-rounds": 3},
+        {"mode": "full", "compressor": "tracking", "rank": 1, "bits": 1, "downlink-bits": 2, "learning-rate": 2e-2},
     ],
     ids=str,
 )

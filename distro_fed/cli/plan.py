@@ -21,7 +21,7 @@ from distro_fed.planner.model_shapes import lora_layout, model_shape
 from distro_fed.planner.output import plan_to_dict, print_distro_report, print_plan
 from distro_fed.planner.plan import Scenario, make_plan
 from distro_fed.planner.presets import PRESETS, plan_distro_report
-from distro_fed.presets import DEFAULT_COMPRESSOR
+from distro_fed.presets import DEFAULT_COMPRESSOR, TRAINED_INSIDE
 
 NODES = 4
 
@@ -40,10 +40,11 @@ def plan(
     lora_rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 8,
     lora_modules: Annotated[str, typer.Option(help="Its target modules, such as q_proj,v_proj.")] = "all-linear",
     compressor: Annotated[
-        str, typer.Option(help="dense, quantized, topk, dct-topk, subspace or lowrank; auto: that of the mode.")
+        str,
+        typer.Option(help="dense, quantized, topk, dct-topk, subspace, lowrank, tracking; auto: of the mode."),
     ] = "auto",
-    bits: Annotated[int | None, typer.Option(help="Bits a value: quantized, subspace, lowrank.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Rank of the projection: subspace, lowrank.")] = None,
+    bits: Annotated[int | None, typer.Option(help="Bits a value: quantized, subspace, lowrank, tracking.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank of the projection: subspace, lowrank, tracking.")] = None,
     density: Annotated[float | None, typer.Option(help="Share of coefficients sent: topk, dct-topk.")] = None,
     value_bits: Annotated[int | None, typer.Option(help="Bits of a selected value: topk, dct-topk.")] = None,
     dense_dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16: dense.")] = None,
@@ -69,8 +70,8 @@ def plan(
     shape = model_shape(model)
     layout = shape.layout if mode == "full" else lora_layout(shape.layout, lora_rank, lora_modules)
     name = DEFAULT_COMPRESSOR[mode] if compressor == "auto" else compressor
-    if name == "subspace" and mode != "full":
-        raise SettingsError("--compressor subspace trains inside the matrices of the model: use --mode full")
+    if name in TRAINED_INSIDE and mode != "full":
+        raise SettingsError(f"--compressor {name} trains inside the matrices of the model: use --mode full")
     uplink = Codec.preset(
         name, **_given(bits=bits, rank=rank, density=density, value_bits=value_bits, dense_dtype=dense_dtype)
     )

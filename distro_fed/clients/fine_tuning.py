@@ -15,6 +15,7 @@ from distro_fed.clients.data_source import DataSource, data_source
 from distro_fed.clients.node_overrides import examples_per_step, local_processes
 from distro_fed.clients.task import EvaluateResult, RoundInfo, TrainResult
 from distro_fed.model.configured import load_trainable
+from distro_fed.presets import TRAINED_INSIDE
 from distro_fed.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class FineTuning:
         return data_source(node_config, settings.data).name
 
     def train(self, trainable: Trainable, agreement: Agreement, info: RoundInfo) -> TrainResult:
-        """``local-steps`` optimizer steps; in the compressor's own space if that is ``subspace``.
+        """``local-steps`` optimizer steps; in the compressor's own space if it is one of those in ``TRAINED_INSIDE``.
 
         With ``local-processes`` in the node config several processes of this machine share the work.
         """
@@ -92,13 +93,13 @@ class FineTuning:
         def batch(number: int) -> dict[str, torch.Tensor]:
             return batch_at(examples, seed, number, settings.per_device_train_batch_size, pad_id=pad_id)
 
-        if agreement.uplink.name != "subspace":
+        if agreement.uplink.name not in TRAINED_INSIDE:
             trained = {name: one for name, one in trainable.parameters.items() if one.requires_grad}
             outcome = _steps(trainable, trained, batch, info, group)
             return TrainResult(len(examples), outcome.loss, {"train-tokens": outcome.tokens, **more}, corpus.columns)
         from distro_fed.clients.subspace_training import SubspaceTraining
 
-        subspace = SubspaceTraining(trainable, agreement, agreement.key(info.round, info.version))
+        subspace = SubspaceTraining(trainable, agreement, agreement.key(info.round, info.version, info.memory))
         with subspace.attached():
             outcome = _steps(trainable, subspace.parameters, batch, info, group)
         metrics = {"train-tokens": outcome.tokens, **more}

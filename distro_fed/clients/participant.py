@@ -9,7 +9,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from distro_fed.agreement import Agreement
@@ -123,7 +123,7 @@ class Participant:
         self._load(replica)
         metrics = self._evaluate_or_not(info) if request.evaluate else {}
         with self.trainable.only({spec.name for spec in self.agreement.trained(replica.version)}):
-            return metrics, self.task.train(self.trainable, self.agreement, info)
+            return metrics, self.task.train(self.trainable, self.agreement, replace(info, memory=replica.memory))
 
     def _replica(self, request: Request, info: RoundInfo) -> Replica | Reply:
         if request.run != self.agreement.run:

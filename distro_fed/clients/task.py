@@ -37,6 +37,8 @@ class RoundInfo:
     state_folder : Path or None
         Folder of this organisation's own in this run, for what training keeps from one round to the next; it need not
         exist yet. None: nothing is kept.
+    memory : torch.Tensor or None
+        What the compressor keeps of the last aggregated update: :attr:`~distro_fed.replica.Replica.memory`.
     """
 
     round: int
@@ -47,6 +49,7 @@ class RoundInfo:
     extra: Mapping[str, object] = field(default_factory=dict)
     version: int = 0
     state_folder: Path | None = None
+    memory: torch.Tensor | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

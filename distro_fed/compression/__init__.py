@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compressor_names", "make_compressor"]
 
-_NAMES = ("dense", "quantized", "topk", "dct-topk", "subspace", "lowrank")
+_NAMES = ("dense", "quantized", "topk", "dct-topk", "subspace", "lowrank", "tracking")
 
 
 def compressor_names() -> tuple[str, ...]:
@@ -86,6 +86,10 @@ def make_compressor(
         from distro_fed.compression.lowrank import LowRank
 
         return LowRank(rank, bits)
+    if name == "tracking":
+        from distro_fed.compression.tracking import Tracking
+
+        return Tracking(rank, bits)
     close = difflib.get_close_matches(name, _NAMES, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise SettingsError(f"unknown compressor {name!r}{hint} (known: {', '.join(_NAMES)})")

@@ -53,6 +53,8 @@ class LowRank(QuantizedCoefficients):
     name: ClassVar[str] = "lowrank"
     codec: ClassVar[int] = 6
     residual: ClassVar[Residual] = Residual.IN_TENSORS
+    #: tensors that are not projected are sent as they are; else they are not exchanged
+    sends_whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= _LARGEST_RANK:
@@ -65,7 +67,7 @@ class LowRank(QuantizedCoefficients):
 
     def describe(self) -> str:
         """Name, rank and bits."""
-        return f"lowrank rank={self.rank} bits={self.bits}"
+        return f"{self.name} rank={self.rank} bits={self.bits}"
 
     def space(self, layout: Layout, key: RoundKey) -> Layout:
         """Give a vector for every column of every factor, and the tensors that are sent whole, in the layout's order.
@@ -75,12 +77,26 @@ class LowRank(QuantizedCoefficients):
         SettingsError
             If no tensor of the layout is projected.
         """
-        return _space(layout, self.rank, key.version % 2 == 1)
+        return _space(layout, self, key.version % 2 == 1)
+
+    def projects(self, spec: TensorSpec) -> bool:
+        """Whether the tensor is a matrix with both sides above the rank."""
+        return len(spec.shape) > 1 and min(_as_matrix(spec)) > self.rank
+
+    def factor_shape(self, spec: TensorSpec, version: int) -> tuple[int, int]:
+        """Shape of what is sent of a matrix: (rank, out) on top of an even version, (rank, in) of an odd one."""
+        return self.rank, _as_matrix(spec)[version % 2]
+
+    def bases(self, layout: Layout, key: RoundKey) -> Iterator[tuple[TensorSpec, torch.Tensor]]:
+        """Every matrix that is projected, with its basis as orthonormal rows: (rank, in) on top of an even version."""
+        for spec, _, _, _, rows in self._parts(layout, key):
+            if rows is not None:
+                yield spec, rows
 
     def analyse(self, delta: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor:
         """``Q^T M^T`` (even versions) or ``P^T M`` (odd ones): one row for every column of the factor."""
         out = torch.empty(self.space(layout, key).numel, dtype=torch.float32, device=delta.device)
-        for where, target, matrix, rows in self._parts(layout, key):
+        for _, where, target, matrix, rows in self._parts(layout, key):
             if rows is None:
                 out[target] = delta[where]
                 continue
@@ -91,7 +107,7 @@ class LowRank(QuantizedCoefficients):
 
     def synthesise(self, coefficients: torch.Tensor, replica: torch.Tensor, layout: Layout, key: RoundKey) -> None:
         """``W += (M Q) Q^T``, or ``W += P (P^T M)``."""
-        for where, source, matrix, rows in self._parts(layout, key):
+        for _, where, source, matrix, rows in self._parts(layout, key):
             if rows is None:
                 replica[where] += coefficients[source]
                 continue
@@ -106,7 +122,7 @@ class LowRank(QuantizedCoefficients):
         return Layout(
             TensorSpec(spec.name, (self.rank, _as_matrix(spec)[0 if version % 2 else 1]))
             for spec in layout
-            if _is_projected(spec, self.rank)
+            if self.projects(spec)
         )
 
     def remember(self, coefficients: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor | None:
@@ -114,10 +130,10 @@ class LowRank(QuantizedCoefficients):
         bases: list[torch.Tensor] = []
         start = 0
         for spec in layout:
-            if not _is_projected(spec, self.rank):
-                start += spec.numel
+            if not self.projects(spec):
+                start += spec.numel if self.sends_whole else 0
                 continue
-            size = _as_matrix(spec)[1 if key.version % 2 else 0]
+            size = self.factor_shape(spec, key.version)[1]
             factor = coefficients[start : start + self.rank * size].cpu().view(self.rank, size).numpy()
             spare = partial(_seeded_rows, spec.name, size, self.rank, key.seed, key.version + 1)
             bases.append(torch.from_numpy(orthonormal_rows(factor, spare)).view(-1))
@@ -126,8 +142,8 @@ class LowRank(QuantizedCoefficients):
 
     def _parts(
         self, layout: Layout, key: RoundKey
-    ) -> Iterator[tuple[slice, slice, tuple[int, int], torch.Tensor | None]]:
-        """For every tensor: its place, that of its coefficients, its shape as a matrix, and the basis as rows."""
+    ) -> Iterator[tuple[TensorSpec, slice, slice, tuple[int, int], torch.Tensor | None]]:
+        """Every tensor that is exchanged: its place, that of its coefficients, its shape as a matrix, its basis."""
         remembered = self.memory_layout(layout, key.version)
         expected = 0 if remembered is None else remembered.numel
         given = 0 if key.memory is None else key.memory.numel()
@@ -136,16 +152,17 @@ class LowRank(QuantizedCoefficients):
         start = known = 0
         for spec, where in layout.slices():
             matrix = _as_matrix(spec)
-            if not _is_projected(spec, self.rank):
-                yield where, slice(start, start + spec.numel), matrix, None
-                start += spec.numel
+            if not self.projects(spec):
+                if self.sends_whole:
+                    yield spec, where, slice(start, start + spec.numel), matrix, None
+                    start += spec.numel
                 continue
             size, sent = matrix if key.version % 2 else matrix[::-1]
             if key.memory is None:
                 rows = torch.from_numpy(_seeded_rows(spec.name, size, self.rank, key.seed, 0))
             else:
                 rows = key.memory[known : known + self.rank * size].view(self.rank, size)
-            yield where, slice(start, start + self.rank * sent), matrix, rows
+            yield spec, where, slice(start, start + self.rank * sent), matrix, rows
             start, known = start + self.rank * sent, known + self.rank * size
 
 
@@ -159,22 +176,18 @@ def _as_matrix(spec: TensorSpec) -> tuple[int, int]:
     return first, math.prod(spec.shape[1:])
 
 
-def _is_projected(spec: TensorSpec, rank: int) -> bool:
-    return len(spec.shape) > 1 and min(_as_matrix(spec)) > rank
-
-
 @lru_cache(maxsize=8)
-def _space(layout: Layout, rank: int, odd: bool) -> Layout:
-    if not any(_is_projected(spec, rank) for spec in layout):
+def _space(layout: Layout, code: LowRank, odd: bool) -> Layout:
+    if not any(map(code.projects, layout)):
         raise SettingsError(
-            f"lowrank with rank {rank} projects nothing: none of the {len(layout)} tensors is a matrix with both sides "
-            "above the rank; lower it, or use quantized"
+            f"{code.name} with rank {code.rank} projects nothing: none of the {len(layout)} tensors is a matrix with "
+            "both sides above the rank; lower it, or use quantized"
         )
     specs: list[TensorSpec] = []
     for spec in layout:
-        if _is_projected(spec, rank):
-            side = _as_matrix(spec)[1 if odd else 0]
-            specs += [TensorSpec(f"{spec.name}[{column}]", (side,), "float32", "vector") for column in range(rank)]
-        else:
+        if code.projects(spec):
+            side = code.factor_shape(spec, int(odd))[1]
+            specs += [TensorSpec(f"{spec.name}[{row}]", (side,), "float32", "vector") for row in range(code.rank)]
+        elif code.sends_whole:
             specs.append(TensorSpec(spec.name, spec.shape, "float32", spec.kind))
     return Layout(specs)

@@ -121,6 +121,6 @@ def integer_code(compressor: Compressor) -> Quantized:
     if code is None:
         raise SettingsError(
             f"compressor {compressor.name!r} with secure aggregation: only integers of a fixed number and size can be "
-            "summed under masks; take 'quantized' or 'dense', or in mode 'full' 'subspace' or 'lowrank'"
+            "summed under masks; take 'quantized' or 'dense', or in mode 'full' 'subspace', 'lowrank' or 'tracking'"
         )
     return code

@@ -10,7 +10,7 @@ from distro_fed.errors import SettingsError
 from distro_fed.planner.codec import COMPRESSORS, PARAMETERS, Codec
 from distro_fed.planner.links import Link
 from distro_fed.planner.plan import Plan, Scenario, make_plan
-from distro_fed.presets import COMPRESSOR_PRESETS
+from distro_fed.presets import COMPRESSOR_PRESETS, TRAINED_INSIDE
 
 #: a change is worth telling if it saves this share of the time
 _WORTH = 0.05
@@ -89,7 +89,7 @@ def _others(scenario: Scenario) -> Iterator[Codec]:
     for name in COMPRESSORS:
         if name not in COMPRESSOR_PRESETS or name in ("dense", scenario.uplink.name):
             continue
-        if scenario.mode == "full" or name != "subspace":
+        if scenario.mode == "full" or name not in TRAINED_INSIDE:
             yield Codec.preset(name)
 
 

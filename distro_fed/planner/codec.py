@@ -19,6 +19,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "dct-topk": ("density", "value_bits"),
     "subspace": ("rank", "bits"),
     "lowrank": ("rank", "bits"),
+    "tracking": ("rank", "bits"),
 }
 COMPRESSORS = tuple(PARAMETERS)
 

@@ -1,17 +1,19 @@
 """Bytes of one update: body, frame and Flower message, as formulas of the layout.
 
-``dense``, ``quantized``, ``subspace`` and ``lowrank`` have a fixed size. ``topk`` and ``dct-topk`` send positions,
-whose code depends on where they lie; the formula is the expected size for positions at random, and real ones take less.
+``dense``, ``quantized``, ``subspace``, ``lowrank`` and ``tracking`` have a fixed size. ``topk`` and ``dct-topk`` send
+positions, whose code depends on where they lie; the formula is the expected size for positions at random, and real
+ones take less.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from distro_fed.compression.bits import packed_size
 from distro_fed.compression.positions import GROUP
 from distro_fed.errors import SettingsError
-from distro_fed.layout import Layout
+from distro_fed.layout import Layout, TensorSpec
 from distro_fed.planner.codec import Codec
 from distro_fed.update import OVERHEAD_BYTES
 
@@ -33,24 +35,26 @@ _CHUNK = 64
 def body_bytes(codec: Codec, layout: Layout) -> int:
     """Bytes that the compressor's code takes for an update of these trainable tensors.
 
-    For ``lowrank``, which sends one factor of a matrix and then the other in turn, the mean of both.
+    For ``lowrank`` and ``tracking``, which send one factor of a matrix and then the other in turn, the mean of both.
 
     Raises
     ------
     SettingsError
-        If ``subspace`` or ``lowrank`` would exchange no matrix.
+        If ``subspace``, ``lowrank`` or ``tracking`` would exchange no matrix.
     """
     if codec.name == "dense":
         return layout.numel * _ITEM_BYTES[codec.dense_dtype]
     if codec.name == "quantized":
         return _quantized_bytes(layout.numel, len(layout), codec.bits)
     if codec.name == "subspace":
-        projected = [s for s in layout if s.kind == "matrix" and len(s.shape) == 2 and min(s.shape) > codec.rank]
+        projected = _linear_weights(codec, layout)
         rows = sum(spec.shape[0] for spec in projected)
         _refuse_nothing(rows, codec)
         return _quantized_bytes(rows * codec.rank, len(projected), codec.bits)
     if codec.name == "lowrank":
         return _lowrank_bytes(codec, layout)
+    if codec.name == "tracking":
+        return _lowrank_bytes(codec, _linear_weights(codec, layout))
     count = selected(codec, layout)
     return (
         _COUNT_BYTES
@@ -122,7 +126,12 @@ def _share(density: float, size: int) -> int:
     return min(size, max(1, round(density * size)))
 
 
-def _lowrank_bytes(codec: Codec, layout: Layout) -> int:
+def _linear_weights(codec: Codec, layout: Layout) -> list[TensorSpec]:
+    """Those that are trained in a subspace."""
+    return [spec for spec in layout if spec.kind == "matrix" and len(spec.shape) == 2 and min(spec.shape) > codec.rank]
+
+
+def _lowrank_bytes(codec: Codec, layout: Iterable[TensorSpec]) -> int:
     """Mean of an update that sends the left factors and one that sends the right ones."""
     left = right = whole = tensors = 0
     for spec in layout:

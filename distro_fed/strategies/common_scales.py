@@ -90,10 +90,12 @@ class CommonScales:
         What codes updates.
     rounds : int
         Rounds of the run.
+    same_norm : bool
+        A tensor that comes in two lengths in turn has values of the same norm then; else values of the same size.
     """
 
-    def __init__(self, rule: ScaleRule, code: Quantized, rounds: int) -> None:
-        self._rule, self._code, self._rounds = rule, code, rounds
+    def __init__(self, rule: ScaleRule, code: Quantized, rounds: int, same_norm: bool = False) -> None:
+        self._rule, self._code, self._rounds, self._same_norm = rule, code, rounds, same_norm
         # by name of a tensor: scale over learning rates, and length of the first axis
         self._known: dict[str, tuple[float, int]] = {}
         self._first = 0.0
@@ -130,11 +132,13 @@ class CommonScales:
         if spec.name not in self._known:
             return self._first
         scale, length = self._known[spec.name]
-        # of another length, it is a factor of the same matrix from the other side: its columns have the same norm
-        return scale * math.sqrt(length / _length(spec))
+        # of another length, it is a factor of the same matrix from the other side
+        return scale * math.sqrt(length / _length(spec)) if self._same_norm else scale
 
 
-def common_scales(compressor: Compressor, rule: ScaleRule | None, rounds: int) -> CommonScales | None:
+def common_scales(
+    compressor: Compressor, rule: ScaleRule | None, rounds: int, same_norm: bool = False
+) -> CommonScales | None:
     """Those of a run; None without a rule.
 
     Parameters
@@ -144,6 +148,8 @@ def common_scales(compressor: Compressor, rule: ScaleRule | None, rounds: int) -
     rule : ScaleRule or None
     rounds : int
         Rounds of the run.
+    same_norm : bool
+        As in :class:`CommonScales`.
 
     Raises
     ------
@@ -156,9 +162,9 @@ def common_scales(compressor: Compressor, rule: ScaleRule | None, rounds: int) -
     if code is None:
         raise SettingsError(
             f"common scales with compressor {compressor.describe()!r}: only what is coded as integers with one scale a "
-            "tensor can share them; take quantized, subspace or lowrank, or leave the scales to the members"
+            "tensor can share them; take quantized, subspace, lowrank or tracking, or leave the scales to the members"
         )
-    return CommonScales(rule, code, rounds)
+    return CommonScales(rule, code, rounds, same_norm)
 
 
 def _length(spec: TensorSpec) -> int:

@@ -97,7 +97,11 @@ def test_a_second_bit_and_a_second_scale_are_exact(name: str) -> None:
     assert body_bytes(two, LAYOUT) - body_bytes(one, LAYOUT) == len(encoded(two)) - len(encoded(one))
 
 
-@pytest.mark.parametrize("codec", [Codec("lowrank", rank=4, bits=8), Codec("lowrank", bits=1)], ids=Codec.describe)
+@pytest.mark.parametrize(
+    "codec",
+    [Codec("lowrank", rank=4, bits=8), Codec("lowrank", bits=1), Codec("tracking", rank=2, bits=1)],
+    ids=Codec.describe,
+)
 def test_low_rank_is_the_mean_of_its_two_sides(codec: Codec) -> None:
     sizes = [len(encoded(codec, round_)) for round_ in (1, 2)]
     assert sizes[0] != sizes[1]
@@ -171,7 +175,9 @@ def test_a_single_message_of_each_kind(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert ledger.per_round("up")[2] / half == pytest.approx(reply_bytes(frame), abs=SLACK)
 
 
-@pytest.mark.parametrize("codec", [Codec("subspace", rank=200), Codec("lowrank", rank=300)], ids=Codec.describe)
+@pytest.mark.parametrize(
+    "codec", [Codec("subspace", rank=200), Codec("lowrank", rank=300), Codec("tracking", rank=200)], ids=Codec.describe
+)
 def test_a_rank_above_every_matrix(codec: Codec) -> None:
     with pytest.raises(SettingsError, match="leaves nothing to send"):
         body_bytes(codec, LAYOUT)

@@ -102,10 +102,13 @@ def test_a_round_without_learning_teaches_nothing(monkeypatch: pytest.MonkeyPatc
     assert values(scales.announce(SPACE, 3)) == [0.5, 0.25, 1.0]
 
 
-def test_the_other_side_of_a_matrix_has_columns_of_the_same_norm() -> None:
-    scales = CommonScales(ScaleRule(), Quantized(1), 3)
+@pytest.mark.parametrize(("same_norm", "expected"), [(True, 1.0), (False, 0.5)])
+def test_the_other_side_of_a_matrix_has_columns_of_the_same_norm_or_entries_of_the_same_size(
+    same_norm: bool, expected: float
+) -> None:
+    scales = CommonScales(ScaleRule(), Quantized(1), 3, same_norm)
     scales.learn(Layout([TensorSpec("w[0]", (16,))]), 1, [0.5])
-    assert values(scales.announce(Layout([TensorSpec("w[0]", (4,))]), 2)) == [1.0]
+    assert values(scales.announce(Layout([TensorSpec("w[0]", (4,))]), 2)) == [expected]
 
 
 def test_the_scale_of_a_tensor_that_was_never_measured_is_left_to_the_members() -> None:
@@ -153,8 +156,9 @@ def difference(secure: DistroStrategy, plain: DistroStrategy) -> float:
 @pytest.mark.parametrize(
     ("compressor", "feedback"),
     [(make_compressor("quantized", bits=1), False), (make_compressor("quantized", bits=1), True),
-     (make_compressor("subspace", rank=2, bits=1), False), (make_compressor("lowrank", rank=1, bits=1), True)],
-    ids=["quantized", "quantized with error feedback", "subspace", "lowrank with error feedback"],
+     (make_compressor("subspace", rank=2, bits=1), False), (make_compressor("lowrank", rank=1, bits=1), True),
+     (make_compressor("tracking", rank=2, bits=1), False)],
+    ids=["quantized", "quantized with error feedback", "subspace", "lowrank with error feedback", "tracking"],
 )  # fmt: skip
 def test_the_secure_run_is_the_plain_one(
     members: Members, tmp_path: Path, compressor: Compressor, feedback: bool

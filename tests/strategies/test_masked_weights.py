@@ -37,7 +37,8 @@ def difference(secure: DistroStrategy, plain: DistroStrategy) -> float:
 
 
 @pytest.mark.parametrize(
-    "compressor", [make_compressor("quantized", bits=1), make_compressor("lowrank", rank=1, bits=1)],
+    "compressor", [make_compressor("quantized", bits=1), make_compressor("lowrank", rank=1, bits=1),
+                   make_compressor("tracking", rank=1, bits=1)],
     ids=lambda compressor: compressor.name,
 )  # fmt: skip
 def test_the_mean_is_the_weighted_one(members: Members, compressor: Compressor) -> None:

@@ -133,11 +133,22 @@ interrupted.Federation(Path({str(tmp_path)!r}), rounds=2, nodes=2, run_config={F
         ("dct-topk", {"run_config": FEEDBACK}),
         ("subspace", {}),
         ("lowrank", {"run_config": FEEDBACK}),
+        ("tracking", {}),
         ("quantized", {"run_config": FEEDBACK, "model": in_turns}),
         ("quantized", {"nodes": 4, "strategy": {"fraction_train": 0.5}, "run_config": FEEDBACK}),
         ("quantized", {"stateless": True}),
     ],
-    ids=["momentum", "topk", "dct-topk", "subspace", "lowrank memory", "turns", "half of the nodes", "stateless"],
+    ids=[
+        "momentum",
+        "topk",
+        "dct-topk",
+        "subspace",
+        "lowrank memory",
+        "tracking",
+        "turns",
+        "half of the nodes",
+        "stateless",
+    ],
 )
 def test_whatever_a_run_keeps(compressor: str, options: dict[str, Any], tmp_path: Path) -> None:
     points = Points()
