@@ -30,13 +30,13 @@ _AT_LEAST: dict[str, float] = {
     "downlink-bits": 0, "num-server-rounds": 1, "fraction-train": 0, "min-train-nodes": 1, "min-available-nodes": 1,
     "save-rounds": 0, "quorum": 0, "round-timeout": 0, "start-timeout": 0, "evaluate-every": 0, "adam-beta1": 0,
     "adam-beta2": 0, "momentum": 0, "value-bits": 1, "final-rank": 0, "basis-rounds": 1, "error-feedback-decay": 0,
-    "outer-learning-rate": 0, "outer-momentum": 0, "metrics-port": 0, "stage-timeout": 0,
+    "basis-decay": 0, "outer-learning-rate": 0, "outer-momentum": 0, "metrics-port": 0, "stage-timeout": 0,
     "weight-unit": 1,
 }  # fmt: skip
 _AT_MOST: dict[str, float] = {
     "bits": 8, "downlink-bits": 8, "density": 1, "downlink-density": 1, "fraction-train": 1, "quorum": 1,
     "seed": 2**63 - 1, "adam-beta1": 0.999999, "adam-beta2": 0.999999,
-    "momentum": 0.999999, "value-bits": 2, "error-feedback-decay": 1, "outer-momentum": 0.999999,
+    "momentum": 0.999999, "value-bits": 2, "error-feedback-decay": 1, "basis-decay": 1, "outer-momentum": 0.999999,
     "metrics-port": 65535,
 }  # fmt: skip
 _PATTERNS: dict[str, str] = {

@@ -71,6 +71,7 @@ def test_peft_keys_pass_through() -> None:
         ({"compressor": "tracking"}, "compressor = 'tracking' trains inside the weight matrices"),
         ({"compressor": "tracking", "mode": "full", "error-feedback": True}, "compressor = 'tracking': its basis"),
         ({"compressor": "tracking", "mode": "full", "server-residual": True}, "compressor = 'tracking': its basis"),
+        ({"basis-decay": 1.5}, "basis-decay = 1.5; it must be at most 1"),
         ({"lora-factors": "b", "mode": "full"}, "lora-factors = 'b' with mode = 'full'"),
         ({"lora-factors": "core", "peft.type": "VERA"}, "peft.type = 'VERA': it says what of a LoRA pair"),
         ({"lora-factors": "alternating", "outer-momentum": 0.9}, "'alternating' with outer-momentum = 0.9"),

@@ -35,6 +35,7 @@ def make_compressor(
     final_rank: int = 0,
     basis_rounds: int = 1,
     rounds: int = 1,
+    basis_decay: float = 0.9,
 ) -> Compressor:
     """Build a compressor; settings that it does not use are ignored.
 
@@ -56,6 +57,8 @@ def make_compressor(
         ``dense``: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
     final_rank, basis_rounds, rounds : int
         ``subspace``: rank in the last of ``rounds`` rounds (0: the same in all), and rounds that share a basis.
+    basis_decay : float
+        ``tracking``: what older updates count in the basis, 0 to 1.
 
     Raises
     ------
@@ -89,7 +92,7 @@ def make_compressor(
     if name == "tracking":
         from distro_fed.compression.tracking import Tracking
 
-        return Tracking(rank, bits)
+        return Tracking(rank, bits, basis_decay)
     close = difflib.get_close_matches(name, _NAMES, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise SettingsError(f"unknown compressor {name!r}{hint} (known: {', '.join(_NAMES)})")

@@ -38,6 +38,7 @@ def configured_compressors(settings: RunSettings) -> tuple[Compressor, Compresso
             final_rank=chosen.final_rank,
             basis_rounds=chosen.basis_rounds,
             rounds=settings.federation.num_server_rounds,
+            basis_decay=chosen.basis_decay,
         )
 
     return make(chosen.density, chosen.bits), make(chosen.downlink_density, chosen.downlink_bits)

@@ -120,9 +120,7 @@ class LowRank(QuantizedCoefficients):
         if version == 0:
             return None
         return Layout(
-            TensorSpec(spec.name, (self.rank, _as_matrix(spec)[0 if version % 2 else 1]))
-            for spec in layout
-            if self.projects(spec)
+            TensorSpec(spec.name, self.factor_shape(spec, version + 1)) for spec in layout if self.projects(spec)
         )
 
     def remember(self, coefficients: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor | None:
@@ -135,7 +133,7 @@ class LowRank(QuantizedCoefficients):
                 continue
             size = self.factor_shape(spec, key.version)[1]
             factor = coefficients[start : start + self.rank * size].cpu().view(self.rank, size).numpy()
-            spare = partial(_seeded_rows, spec.name, size, self.rank, key.seed, key.version + 1)
+            spare = partial(seeded_rows, spec.name, size, self.rank, key.seed, key.version + 1)
             bases.append(torch.from_numpy(orthonormal_rows(factor, spare)).view(-1))
             start += self.rank * size
         return torch.cat(bases)
@@ -157,16 +155,21 @@ class LowRank(QuantizedCoefficients):
                     yield spec, where, slice(start, start + spec.numel), matrix, None
                     start += spec.numel
                 continue
-            size, sent = matrix if key.version % 2 else matrix[::-1]
-            if key.memory is None:
-                rows = torch.from_numpy(_seeded_rows(spec.name, size, self.rank, key.seed, 0))
-            else:
-                rows = key.memory[known : known + self.rank * size].view(self.rank, size)
-            yield spec, where, slice(start, start + self.rank * sent), matrix, rows
-            start, known = start + self.rank * sent, known + self.rank * size
+            sent = self.rank * self.factor_shape(spec, key.version)[1]
+            rows, used = self._basis(spec, key, known)
+            yield spec, where, slice(start, start + sent), matrix, rows
+            start, known = start + sent, known + used
+
+    def _basis(self, spec: TensorSpec, key: RoundKey, known: int) -> tuple[torch.Tensor, int]:
+        """Basis of a matrix, and how many remembered values it has, the first of which is number ``known``."""
+        size = self.factor_shape(spec, key.version + 1)[1]
+        if key.memory is None:
+            return torch.from_numpy(seeded_rows(spec.name, size, self.rank, key.seed, 0)), 0
+        values = self.rank * size
+        return key.memory[known : known + values].view(self.rank, size), values
 
 
-def _seeded_rows(name: str, size: int, rank: int, seed: int, version: int) -> NDArray[np.float32]:
+def seeded_rows(name: str, size: int, rank: int, seed: int, version: int) -> NDArray[np.float32]:
     """Orthonormal rows for the first update, and in place of what an aggregated update does not determine."""
     return coarse(public_rows(f"distro-fed lowrank\0{seed}\0{version}\0{name}\0{size}", size, rank))
 
