@@ -142,11 +142,7 @@ class LowRank(QuantizedCoefficients):
         self, layout: Layout, key: RoundKey
     ) -> Iterator[tuple[TensorSpec, slice, slice, tuple[int, int], torch.Tensor | None]]:
         """Every tensor that is exchanged: its place, that of its coefficients, its shape as a matrix, its basis."""
-        remembered = self.memory_layout(layout, key.version)
-        expected = 0 if remembered is None else remembered.numel
-        given = 0 if key.memory is None else key.memory.numel()
-        if given != expected:
-            raise ReplicaError(f"version {key.version} remembers {expected} values, but its key holds {given}")
+        self._check_memory(layout, key)
         start = known = 0
         for spec, where in layout.slices():
             matrix = _as_matrix(spec)
@@ -159,6 +155,13 @@ class LowRank(QuantizedCoefficients):
             rows, used = self._basis(spec, key, known)
             yield spec, where, slice(start, start + sent), matrix, rows
             start, known = start + sent, known + used
+
+    def _check_memory(self, layout: Layout, key: RoundKey) -> None:
+        remembered = self.memory_layout(layout, key.version)
+        expected = 0 if remembered is None else remembered.numel
+        given = 0 if key.memory is None else key.memory.numel()
+        if given != expected:
+            raise ReplicaError(f"version {key.version} remembers {expected} values, but its key holds {given}")
 
     def _basis(self, spec: TensorSpec, key: RoundKey, known: int) -> tuple[torch.Tensor, int]:
         """Basis of a matrix, and how many remembered values it has, the first of which is number ``known``."""

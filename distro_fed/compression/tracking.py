@@ -83,21 +83,19 @@ class Tracking(LowRank):
 
     def remember(self, coefficients: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor | None:
         """Sums of both sides: those remembered, with the factors of this update added on their side."""
+        self._check_memory(layout, key)
         sums: list[torch.Tensor] = []
         sent = known = 0
+        turn = key.version % 2
         for spec in filter(self.projects, layout):
-            sides = self._sums(spec, key, known)
-            factor = self.factor_shape(spec, key.version)
-            side = sides[key.version % 2]
-            # two roundings, of a product and a sum: the same bits everywhere
-            grown = side * (self._decay_steps / _STEPS)
-            grown += coefficients[sent : sent + side.numel()].cpu().view(factor)
-            sums += (
-                [grown.view(-1), sides[1].reshape(-1)]
-                if key.version % 2 == 0
-                else [sides[0].reshape(-1), grown.view(-1)]
-            )
-            sent, known = sent + side.numel(), known + sum(one.numel() for one in sides)
+            sides = list(self._sums(spec, key, known))
+            known += sum(side.numel() for side in sides)
+            # two roundings, of a product and of a sum: the same bits everywhere
+            grown = sides[turn] * (self._decay_steps / _STEPS)
+            grown += coefficients[sent : sent + grown.numel()].cpu().view(grown.shape)
+            sent += grown.numel()
+            sides[turn] = grown
+            sums += [side.reshape(-1) for side in sides]
         return torch.cat(sums)
 
     def _sums(self, spec: TensorSpec, key: RoundKey, known: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,6 +113,8 @@ class Tracking(LowRank):
     def _basis(self, spec: TensorSpec, key: RoundKey, known: int) -> tuple[torch.Tensor, int]:
         sides = self._sums(spec, key, known)
         used = sides[1 - key.version % 2]
+        if key.memory is None:
+            return used, 0
         spare = partial(seeded_rows, spec.name, used.shape[1], self.rank, key.seed, key.version)
         rows = torch.from_numpy(orthonormal_rows(used.numpy(), spare))
-        return rows, 0 if key.memory is None else sum(one.numel() for one in sides)
+        return rows, sum(one.numel() for one in sides)
