@@ -63,6 +63,11 @@ class Agreement:
                     f"the aggregated update ({self.downlink.describe()}) and the members' updates "
                     f"({self.uplink.describe()}) have different spaces: give both the same rank"
                 )
+        if not self.uplink.remembers_like(self.downlink):
+            raise SettingsError(
+                f"the aggregated update ({self.downlink.describe()}) and the members' updates "
+                f"({self.uplink.describe()}) do not give the next round the same basis: let them differ in bits alone"
+            )
 
     @cached_property
     def run(self) -> bytes:

@@ -34,7 +34,7 @@ def check_combinations(settings: RunSettings) -> None:
     if mode == "full" and settings.model.dtype == "float16" and name not in TRAINED_INSIDE:
         raise SettingsError(
             "dtype = 'float16' with mode = 'full': AdamW divides by numbers that are 0 in float16; take dtype = "
-            "'bfloat16' or 'float32', or compressor = 'subspace', which trains in float32"
+            "'bfloat16' or 'float32', or compressor = 'subspace' or 'tracking', which train in float32"
         )
     _check_quantization(settings)
     if compression.error_feedback and name in TRAINED_INSIDE:

@@ -104,7 +104,8 @@ class CompressionSettings:
     final_rank: int = 0
     #: rounds that share one basis of ``subspace``
     basis_rounds: int = 1
-    #: what the updates so far count beside the next one in the basis of ``tracking``, 0 (not at all) to 1
+    #: what the updates so far count beside the next one in the basis of ``tracking``: 0 (not at all) to 1 (all alike),
+    #: rounded to a 64th
     basis_decay: float = 0.9
     #: number format of ``dense``: ``float32``, ``bfloat16`` or ``float16``
     dense_dtype: str = "float32"

@@ -136,6 +136,11 @@ class Compressor(ABC):
         del layout, version
         return None
 
+    def remembers_like(self, other: Compressor) -> bool:
+        """Whether another compressor remembers the same of an update; only then the two can be up- and downlink."""
+        del other
+        return True
+
     def remember(self, coefficients: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor | None:
         """What the next round needs to know of an aggregated update: its key's ``memory``.
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from distro_fed.compression.base import Residual, RoundKey
+from distro_fed.compression.base import Compressor, Residual, RoundKey
 from distro_fed.compression.orthonormal import coarse, orthonormal_rows
 from distro_fed.compression.public_rows import public_rows
 from distro_fed.compression.quantized import Quantized, QuantizedCoefficients
@@ -55,6 +55,8 @@ class LowRank(QuantizedCoefficients):
     residual: ClassVar[Residual] = Residual.IN_TENSORS
     #: tensors that are not projected are sent as they are; else they are not exchanged
     sends_whole: ClassVar[bool] = True
+    #: what is projected, for messages
+    projected: ClassVar[str] = "a matrix"
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= _LARGEST_RANK:
@@ -114,6 +116,10 @@ class LowRank(QuantizedCoefficients):
             basis, factor = rows.to(replica.device), coefficients[source].view(self.rank, -1)
             left, right = (basis, factor) if key.version % 2 else (factor, basis)
             replica[where].view(matrix).addmm_(left.T, right)
+
+    def remembers_like(self, other: Compressor) -> bool:
+        """Whether the other one is of the same kind and rank."""
+        return type(self) is type(other) and isinstance(other, LowRank) and self.rank == other.rank
 
     def memory_layout(self, layout: Layout, version: int) -> Layout | None:
         """Give a tensor (rank, size) for the basis of every matrix that is projected; None for version 0."""
@@ -186,8 +192,8 @@ def _as_matrix(spec: TensorSpec) -> tuple[int, int]:
 def _space(layout: Layout, code: LowRank, odd: bool) -> Layout:
     if not any(map(code.projects, layout)):
         raise SettingsError(
-            f"{code.name} with rank {code.rank} projects nothing: none of the {len(layout)} tensors is a matrix with "
-            "both sides above the rank; lower it, or use quantized"
+            f"{code.name} with rank {code.rank} projects nothing: none of the {len(layout)} tensors is "
+            f"{code.projected} with both sides above the rank; lower it, or use quantized"
         )
     specs: list[TensorSpec] = []
     for spec in layout:

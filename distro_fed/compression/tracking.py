@@ -13,13 +13,14 @@ of the factors of that side, of which older ones count less, made orthonormal. A
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 import torch
 
-from distro_fed.compression.base import Residual, RoundKey
+from distro_fed.compression.base import Compressor, Residual, RoundKey
 from distro_fed.compression.lowrank import LowRank, seeded_rows
 from distro_fed.compression.orthonormal import orthonormal_rows
 from distro_fed.errors import SettingsError
@@ -40,7 +41,8 @@ class Tracking(LowRank):
     bits : int
         Bits of a value, 1 to 8, as in :class:`~distro_fed.compression.quantized.Quantized`.
     decay : float
-        What the factors so far count beside the next one of their side, 0 to 1; rounded to 1/64. 0: the last one alone.
+        What the factors so far count beside the next one of their side, 0 to 1, rounded to a 64th. 0: the last one
+        alone; 1: all alike.
     """
 
     decay: float = 58 / 64
@@ -48,6 +50,7 @@ class Tracking(LowRank):
     codec: ClassVar[int] = 7
     residual: ClassVar[Residual] = Residual.NONE
     sends_whole: ClassVar[bool] = False
+    projected: ClassVar[str] = "the weight of a linear layer"
 
     def __post_init__(self) -> None:
         # not super(): a dataclass with slots is another class than the one in which this is written
@@ -71,50 +74,55 @@ class Tracking(LowRank):
         """Whether the tensor is the weight of a linear layer with both sides above the rank."""
         return spec.kind == "matrix" and len(spec.shape) == 2 and min(spec.shape) > self.rank
 
+    def remembers_like(self, other: Compressor) -> bool:
+        """Whether rank and decay are the same too."""
+        same = LowRank.remembers_like(self, other)
+        return same and isinstance(other, Tracking) and self._decay_steps == other._decay_steps
+
     def memory_layout(self, layout: Layout, version: int) -> Layout | None:
-        """Give a tensor for the sums of both sides of every matrix, (rank, out) and (rank, in); None for version 0."""
+        """Of every matrix the basis of this version, and the sums of both sides, (rank, out) and (rank, in).
+
+        None for version 0.
+        """
         if version == 0:
             return None
         return Layout(
-            TensorSpec(f"{spec.name}[{side}]", self.factor_shape(spec, version))
+            TensorSpec(f"{spec.name}[{name}]", self.factor_shape(spec, side))
             for spec in filter(self.projects, layout)
-            for version, side in enumerate(("out", "in"))
+            for name, side in (("basis", version + 1), ("out", 0), ("in", 1))
         )
 
     def remember(self, coefficients: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor | None:
-        """Sums of both sides: those remembered, with the factors of this update added on their side."""
+        """Add the factors of this update to the sums of their side, of which the next bases are made."""
         self._check_memory(layout, key)
-        sums: list[torch.Tensor] = []
+        kept: list[torch.Tensor] = []
         sent = known = 0
         turn = key.version % 2
         for spec in filter(self.projects, layout):
-            sides = list(self._sums(spec, key, known))
-            known += sum(side.numel() for side in sides)
+            sums, used = self._sums(spec, key, known)
+            known += used
             # two roundings, of a product and of a sum: the same bits everywhere
-            grown = sides[turn] * (self._decay_steps / _STEPS)
+            grown = sums[turn] * (self._decay_steps / _STEPS)
             grown += coefficients[sent : sent + grown.numel()].cpu().view(grown.shape)
             sent += grown.numel()
-            sides[turn] = grown
-            sums += [side.reshape(-1) for side in sides]
-        return torch.cat(sums)
+            sums[turn] = grown
+            spare = partial(seeded_rows, spec.name, grown.shape[1], self.rank, key.seed, key.version + 1)
+            basis = torch.from_numpy(orthonormal_rows(grown.numpy(), spare))
+            kept += [part.reshape(-1) for part in (basis, *sums)]
+        return torch.cat(kept)
 
-    def _sums(self, spec: TensorSpec, key: RoundKey, known: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums of the factors on the side of the outputs, and of the inputs."""
-        (rank, rows), (_, columns) = self.factor_shape(spec, 0), self.factor_shape(spec, 1)
+    def _sums(self, spec: TensorSpec, key: RoundKey, known: int) -> tuple[list[torch.Tensor], int]:
+        """Sums of the factors on the side of the outputs and of the inputs; and the values remembered of the matrix."""
+        shapes = [self.factor_shape(spec, side) for side in (0, 1)]
         if key.memory is None:
-            seeded = seeded_rows(spec.name, columns, rank, key.seed, 0)
-            return torch.zeros(rank, rows), torch.from_numpy(seeded)
-        middle = known + rank * rows
-        return (
-            key.memory[known:middle].view(rank, rows),
-            key.memory[middle : middle + rank * columns].view(rank, columns),
-        )
+            return [torch.zeros(shape) for shape in shapes], 0
+        start = known + math.prod(shapes[1 - key.version % 2])
+        sums: list[torch.Tensor] = []
+        for shape in shapes:
+            sums.append(key.memory[start : start + math.prod(shape)].view(shape))
+            start += math.prod(shape)
+        return sums, start - known
 
     def _basis(self, spec: TensorSpec, key: RoundKey, known: int) -> tuple[torch.Tensor, int]:
-        sides = self._sums(spec, key, known)
-        used = sides[1 - key.version % 2]
-        if key.memory is None:
-            return used, 0
-        spare = partial(seeded_rows, spec.name, used.shape[1], self.rank, key.seed, key.version)
-        rows = torch.from_numpy(orthonormal_rows(used.numpy(), spare))
-        return rows, sum(one.numel() for one in sides)
+        rows, used = LowRank._basis(self, spec, key, known)
+        return rows, used and used + self.rank * sum(spec.shape)

@@ -91,13 +91,14 @@ class CommonScales:
     rounds : int
         Rounds of the run.
     same_norm : bool
-        A tensor that comes in two lengths in turn has values of the same norm then; else values of the same size.
+        A tensor that comes in two lengths in turn has values of the same norm then; else values of the same size. It
+        matters until both were measured.
     """
 
     def __init__(self, rule: ScaleRule, code: Quantized, rounds: int, same_norm: bool = False) -> None:
         self._rule, self._code, self._rounds, self._same_norm = rule, code, rounds, same_norm
-        # by name of a tensor: scale over learning rates, and length of the first axis
-        self._known: dict[str, tuple[float, int]] = {}
+        # by name of a tensor and length of its first axis: scale over learning rates; what was learned last is last
+        self._known: dict[str, dict[int, float]] = {}
         self._first = 0.0
         if rule.initial == "adamw" and rule.training is not None:
             self._first = 1.0 if code.bits > 1 else float(rule.training.local_steps**-0.25)
@@ -118,21 +119,26 @@ class CommonScales:
         if rates == 0:
             return  # nobody trained: it is what earlier rounds left unsent that was measured
         for spec, scale in zip(space, measured, strict=True):
-            self._known[spec.name] = margin * scale / rates, _length(spec)
+            lengths = self._known.setdefault(spec.name, {})
+            lengths.pop(_length(spec), None)
+            lengths[_length(spec)] = margin * scale / rates
 
     def to_json(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {name: list(known) for name, known in self._known.items()}
+        return {name: [[length, scale] for length, scale in known.items()] for name, known in self._known.items()}
 
     def restore(self, data: dict[str, Any]) -> None:
         """Take back what :meth:`to_json` gave."""
-        self._known = {name: (scale, length) for name, (scale, length) in data.items()}
+        self._known = {name: dict(known) for name, known in data.items()}
 
     def _scale(self, spec: TensorSpec) -> float:
         if spec.name not in self._known:
             return self._first
-        scale, length = self._known[spec.name]
+        known = self._known[spec.name]
+        if _length(spec) in known:
+            return known[_length(spec)]
         # of another length, it is a factor of the same matrix from the other side
+        length, scale = next(reversed(known.items()))
         return scale * math.sqrt(length / _length(spec)) if self._same_norm else scale
 
 

@@ -68,8 +68,13 @@ def test_an_error_of_ones_own_stays_what_it_is() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"mode": "full", "compressor": "subspace", "rank": 2, "bits": 8}, {"lora_factors": "alternating"}],
-    ids=["lora", "subspace", "alternating"],
+    [
+        {},
+        {"mode": "full", "compressor": "subspace", "rank": 2, "bits": 8},
+        {"mode": "full", "compressor": "tracking", "rank": 2, "bits": 8},
+        {"lora_factors": "alternating"},
+    ],
+    ids=["lora", "subspace", "tracking", "alternating"],
 )
 def test_two_processes_train_what_one_trains(options: dict[str, Any], place: Path) -> None:
     one, two = (federate(place, {**HALVES, **more}, **options) for more in ({}, {"local-processes": 2}))

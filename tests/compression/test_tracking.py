@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
+from distro_fed.agreement import Agreement
 from distro_fed.compression.base import Residual, RoundKey
 from distro_fed.compression.lowrank import LowRank, seeded_rows
 from distro_fed.compression.orthonormal import orthonormal_rows
@@ -57,15 +60,14 @@ def test_with_the_last_update_alone_it_projects_as_lowrank_does() -> None:
 def test_the_basis_is_that_of_a_sum_of_which_older_factors_count_less(decay: float) -> None:
     """Against sums kept in lists, one matrix and side after the other."""
     compressor, key = Tracking(rank=2, decay=decay), RoundKey(7, 1)
-    sums = {
-        spec.name: [torch.zeros(2, spec.shape[0]), torch.from_numpy(seeded_rows(spec.name, spec.shape[1], 2, 7, 0))]
-        for spec in MATRICES
-    }
+    sums = {spec.name: [torch.zeros(2, side) for side in spec.shape] for spec in MATRICES}
     for version in range(6):
         for spec, rows in compressor.bases(LAYOUT, key):
             used = sums[spec.name][1 - version % 2]
-            expected = orthonormal_rows(used.numpy(), lambda: pytest.fail("the sum determines the basis"))
-            assert torch.equal(rows, torch.from_numpy(expected) if version else used)
+            spare = partial(seeded_rows, spec.name, used.shape[1], 2, 7, version)
+            expected = orthonormal_rows(used.numpy(), spare)
+            seeded = seeded_rows(spec.name, spec.shape[1], 2, 7, 0)
+            assert torch.equal(rows, torch.from_numpy(expected if version else seeded))
         coefficients = compressor.analyse(delta(version), LAYOUT, key)
         start = 0
         for spec in MATRICES:
@@ -77,8 +79,27 @@ def test_the_basis_is_that_of_a_sum_of_which_older_factors_count_less(decay: flo
         known = compressor.memory_layout(LAYOUT, version + 1)
         assert memory is not None and known is not None
         assert known.numel == memory.numel()
-        assert torch.equal(memory, torch.cat([side.reshape(-1) for pair in sums.values() for side in pair]))
+        parts = dict(zip((spec.name for spec in known), memory.split([spec.numel for spec in known]), strict=True))
+        for name, pair in sums.items():
+            for side, one in zip(("out", "in"), pair, strict=True):
+                assert torch.equal(parts[f"{name}[{side}]"], one.reshape(-1))
         key = RoundKey(7, version + 2, version + 1, memory)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+def test_the_basis_turns_to_updates_of_any_size(size: float) -> None:
+    """Nothing else is in the sums, which small updates would have to outweigh first."""
+    compressor, key = Tracking(rank=1), RoundKey(7, 1)
+    left, right = delta(0)[:40], delta(1)[:30]
+    change = torch.zeros(LAYOUT.numel)
+    change[PLACES[0]] = torch.outer(left, right).reshape(-1) * size
+    change[PLACES[1]] = delta(2)[:360]
+    for version in range(3):
+        memory = compressor.remember(compressor.analyse(change, LAYOUT, key), LAYOUT, key)
+        key = RoundKey(7, version + 2, version + 1, memory)
+        side = (left, right)[version % 2]
+        basis = {spec.name: rows for spec, rows in compressor.bases(LAYOUT, key)}["w"]
+        assert abs(float(basis @ side)) > 0.999 * float(side.norm())
 
 
 def test_rounds_without_a_move_give_a_public_basis() -> None:
@@ -93,10 +114,17 @@ def test_rounds_without_a_move_give_a_public_basis() -> None:
 @pytest.mark.parametrize("memory", [None, torch.zeros(7)])
 def test_a_key_without_what_is_remembered_is_refused(memory: torch.Tensor | None) -> None:
     compressor, key = Tracking(rank=2), RoundKey(7, 2, 1, memory)
-    with pytest.raises(ReplicaError, match="version 1 remembers 224 values"):
+    with pytest.raises(ReplicaError, match="version 1 remembers 328 values"):
         compressor.analyse(delta(0), LAYOUT, key)
-    with pytest.raises(ReplicaError, match="version 1 remembers 224 values"):
+    with pytest.raises(ReplicaError, match="version 1 remembers 328 values"):
         compressor.remember(torch.zeros(compressor.space(LAYOUT, key).numel), LAYOUT, key)
+
+
+def test_up_and_downlink_must_give_the_same_basis() -> None:
+    Agreement(LAYOUT, Tracking(2, 1), Tracking(2, 2))
+    for other in (Tracking(2, 1, decay=0.5), LowRank(2, 1)):
+        with pytest.raises(SettingsError, match="do not give the next round the same basis"):
+            Agreement(MATRICES, Tracking(2, 1), other)
 
 
 def test_settings() -> None:
@@ -109,5 +137,5 @@ def test_settings() -> None:
             Tracking(decay=wrong)
     with pytest.raises(SettingsError, match="rank is 0"):
         Tracking(rank=0)
-    with pytest.raises(SettingsError, match="tracking with rank 12 projects nothing"):
+    with pytest.raises(SettingsError, match="none of the 1 tensors is the weight of a linear layer with both sides"):
         Tracking(rank=12).space(Layout([LAYOUT.specs[3]]), RoundKey(7, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,17 @@ def test_the_other_side_of_a_matrix_has_columns_of_the_same_norm_or_entries_of_t
     scales = CommonScales(ScaleRule(), Quantized(1), 3, same_norm)
     scales.learn(Layout([TensorSpec("w[0]", (16,))]), 1, [0.5])
     assert values(scales.announce(Layout([TensorSpec("w[0]", (4,))]), 2)) == [expected]
+
+
+def test_each_side_of_a_matrix_has_the_scale_that_was_last_measured_on_it() -> None:
+    sides = [Layout([TensorSpec("w[0]", (16,))]), Layout([TensorSpec("w[0]", (4,))])]
+    scales = CommonScales(ScaleRule(), Quantized(1), 9)
+    for round_, measured in enumerate((0.5, 2.0, 0.25, 4.0)):
+        scales.learn(sides[round_ % 2], round_ + 1, [measured])
+    kept = CommonScales(ScaleRule(), Quantized(1), 9)
+    kept.restore(json.loads(json.dumps(scales.to_json())))
+    for one in (scales, kept):
+        assert [values(one.announce(side, 5)) for side in sides] == [[0.25], [4.0]]
 
 
 def test_the_scale_of_a_tensor_that_was_never_measured_is_left_to_the_members() -> None:
