@@ -31,10 +31,12 @@ _RANK_ONE: dict[str, Any] = {
 #: whole pipelines by name, for the setting ``preset``; docs/frontier.md has what they lose. Where a round takes much
 #: longer than a step, as in a deployment, more ``local-steps`` are faster, and lose more.
 PIPELINES: dict[str, dict[str, Any]] = {
+    # after a single step nothing is left for the clients' residual: it is for those who set more local-steps
     "lora-default": {**_EVERY_STEP, **_RANK_ONE, "bits": 1, "error-feedback": True, "server-residual": True},
-    # it keeps nothing at the clients either
+    # nothing is kept here either; the mean of the members' signs needs a second bit on its way down
     "full-default": {
-        **_EVERY_STEP, "mode": "full", "compressor": "subspace", "bits": 1, "rank": 8, "learning-rate": 2e-2,
+        **_EVERY_STEP, "mode": "full", "compressor": "subspace", "bits": 1, "downlink-bits": 2, "rank": 8,
+        "learning-rate": 2e-2,
     },
     # nothing is kept between rounds, at client or server; four bits make up for the residuals
     "stateless": {**_EVERY_STEP, **_RANK_ONE, "bits": 4},
