@@ -12,7 +12,7 @@ from distro_fed.errors import SettingsError
 def test_every_name_builds_its_compressor_with_a_codec_of_its_own() -> None:
     compressors = [make_compressor(name) for name in compressor_names()]
     assert [compressor.name for compressor in compressors] == list(compressor_names())
-    assert [compressor.codec for compressor in compressors] == [1, 2, 3, 4, 5, 6]
+    assert [compressor.codec for compressor in compressors] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_settings_reach_the_compressor() -> None:
@@ -26,6 +26,7 @@ def test_settings_reach_the_compressor() -> None:
         "dct-topk density=1/8 chunk=64",
         "subspace rank=2 bits=3",
         "lowrank rank=2 bits=3",
+        "tracking rank=2 bits=3 decay=58/64",
     ]
 
 
