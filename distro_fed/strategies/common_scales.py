@@ -97,7 +97,7 @@ class CommonScales:
 
     def __init__(self, rule: ScaleRule, code: Quantized, rounds: int, same_norm: bool = False) -> None:
         self._rule, self._code, self._rounds, self._same_norm = rule, code, rounds, same_norm
-        # by name of a tensor and length of its first axis: scale over learning rates; what was learned last is last
+        # by name of a tensor and length of its first axis: scale over learning rates
         self._known: dict[str, dict[int, float]] = {}
         self._first = 0.0
         if rule.initial == "adamw" and rule.training is not None:
@@ -119,9 +119,7 @@ class CommonScales:
         if rates == 0:
             return  # nobody trained: it is what earlier rounds left unsent that was measured
         for spec, scale in zip(space, measured, strict=True):
-            lengths = self._known.setdefault(spec.name, {})
-            lengths.pop(_length(spec), None)
-            lengths[_length(spec)] = margin * scale / rates
+            self._known.setdefault(spec.name, {})[_length(spec)] = margin * scale / rates
 
     def to_json(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -138,7 +136,7 @@ class CommonScales:
         if _length(spec) in known:
             return known[_length(spec)]
         # of another length, it is a factor of the same matrix from the other side
-        length, scale = next(reversed(known.items()))
+        length, scale = next(iter(known.items()))
         return scale * math.sqrt(length / _length(spec)) if self._same_norm else scale
 
 
