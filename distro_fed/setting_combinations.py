@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 #: compressors whose updates are integers with one scale a tensor
 _SCALED = ("quantized", "subspace", "lowrank", "tracking")
 #: compressors whose space is another one in every round
-_CHANGING = ("subspace", "lowrank", "tracking")
+_CHANGING = ("subspace", "lowrank")
 
 
 def check_combinations(settings: RunSettings) -> None:
@@ -36,15 +36,20 @@ def check_combinations(settings: RunSettings) -> None:
             "dtype = 'float16' with mode = 'full': AdamW divides by numbers that are 0 in float16; take dtype = "
             "'bfloat16' or 'float32', or compressor = 'subspace' or 'tracking', which train in float32"
         )
+    if settings.model.trained_modules and mode != "full":
+        raise SettingsError(
+            f"trained-modules = {settings.model.trained_modules!r} with mode = {mode!r}: it chooses among the weights "
+            "of the model; set peft.target-modules, or mode = 'full'"
+        )
     _check_quantization(settings)
-    if compression.error_feedback and name in TRAINED_INSIDE:
+    if compression.error_feedback and name == "subspace":
         raise SettingsError(
             f"error-feedback = true with compressor = {name!r}: its basis changes every round, so what one round "
             "did not send has no place in the next; set error-feedback = false or choose another compressor"
         )
     if settings.training.optimizer_state == "kept" and name in TRAINED_INSIDE:
         raise SettingsError(
-            f"optimizer-state = 'kept' with compressor = {name!r}: its coefficients are others in every round, so "
+            f"optimizer-state = 'kept' with compressor = {name!r}: its coefficients start at 0 in every round, so "
             "their moments have no place in the next; take 'fresh' or another compressor"
         )
     if compression.server_residual and name in _CHANGING:

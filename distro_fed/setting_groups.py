@@ -20,6 +20,9 @@ class ModelSettings:
     base_model: str = "packaged:smollm2-135m"
     #: ``lora`` (an adapter through peft) or ``full`` (every weight)
     mode: str = "lora"
+    #: mode ``full``: train the weights of these modules alone, given by the last part of their names, with commas
+    #: between, such as ``gate_proj,up_proj,down_proj``; empty: every weight. For an adapter: ``peft.target-modules``
+    trained_modules: str = ""
     #: dtype the base model is loaded in: ``float32``, ``bfloat16`` or ``float16``
     dtype: str = "float32"
     #: how members hold the frozen base of an adapter: ``none`` (as ``dtype`` says), ``8bit`` or ``4bit`` (bitsandbytes)

@@ -17,7 +17,7 @@ from distro_fed.model.packaged import SMOLLM2_NAME
 from distro_fed.planner.advice import advise
 from distro_fed.planner.codec import Codec
 from distro_fed.planner.links import NODE, SERVER, Link, Network, equal_nodes, read_network
-from distro_fed.planner.model_shapes import lora_layout, model_shape
+from distro_fed.planner.model_shapes import lora_layout, model_shape, trained_layout
 from distro_fed.planner.output import plan_to_dict, print_distro_report, print_plan
 from distro_fed.planner.plan import Scenario, make_plan
 from distro_fed.planner.presets import PRESETS, plan_distro_report
@@ -39,6 +39,9 @@ def plan(
     mode: Annotated[Literal["lora", "full"], typer.Option(help="Train an adapter, or every weight.")] = "lora",
     lora_rank: Annotated[int, typer.Option(help="Rank of the adapter.")] = 8,
     lora_modules: Annotated[str, typer.Option(help="Its target modules, such as q_proj,v_proj.")] = "all-linear",
+    trained_modules: Annotated[
+        str, typer.Option(help="Mode full: train these modules alone, such as up_proj,down_proj; empty: all.")
+    ] = "",
     compressor: Annotated[
         str,
         typer.Option(help="dense, quantized, topk, dct-topk, subspace, lowrank, tracking; auto: of the mode."),
@@ -68,7 +71,12 @@ def plan(
         _show_preset(preset, context, as_json)
         return
     shape = model_shape(model)
-    layout = shape.layout if mode == "full" else lora_layout(shape.layout, lora_rank, lora_modules)
+    if trained_modules and mode != "full":
+        raise SettingsError("--trained-modules chooses among the model's weights: use --mode full, or --lora-modules")
+    if mode == "full":
+        layout = trained_layout(shape.layout, trained_modules)
+    else:
+        layout = lora_layout(shape.layout, lora_rank, lora_modules)
     name = DEFAULT_COMPRESSOR[mode] if compressor == "auto" else compressor
     if name in TRAINED_INSIDE and mode != "full":
         raise SettingsError(f"--compressor {name} trains inside the matrices of the model: use --mode full")

@@ -1,4 +1,4 @@
-"""Full fine-tuning at the cost of an adapter: train a factor of every matrix, in a subspace where it may change.
+"""Full fine-tuning at the cost of an adapter: train factors of every matrix, in a subspace where it may change.
 
 The compressors ``subspace`` and ``tracking`` give every matrix a public basis for this round. Instead of training all
 weights and projecting the change, the coefficients in that basis are trained directly: no gradient and no optimizer
@@ -7,9 +7,9 @@ state for the weights themselves.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distro_fed.agreement import Agreement
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from distro_fed.layout import Layout
+    from distro_fed.layout import Layout, TensorSpec
     from distro_fed.model.trainable import Trainable
 
 
@@ -45,8 +45,8 @@ class SubspaceTraining:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The float32 coefficients of every matrix of the space, by its name: (out, rank); ``tracking`` its factor."""
-        return {name: change.coefficients for name, change in self._changes.items()}
+        """The float32 coefficients: one tensor for every matrix of the space, with ``tracking`` two."""
+        return {name: one for change in self._changes.values() for name, one in change.trained.items()}
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -71,64 +71,81 @@ class SubspaceTraining:
         """All coefficients as one flat float32 vector, ``(space.numel,)``."""
         import torch
 
-        return torch.cat([change.coefficients.detach().reshape(-1) for change in self._changes.values()]).float()
+        return torch.cat([one.detach().reshape(-1) for one in self.parameters.values()]).float()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Change:
-    """What is added to one matrix: ``left @ right``, of which one is trained and the other the basis.
+class _Change(ABC):
+    """What is added to one matrix.
 
     Attributes
     ----------
-    coefficients : torch.nn.Parameter
-    basis : torch.Tensor
-        Rows, (rank, in), or with ``on_columns`` (rank, out).
-    transposed : bool
-        The coefficients are (rank, side) and not (side, rank).
-    on_columns : bool
-        The basis is on the side of the outputs.
+    trained : dict of str to torch.nn.Parameter
+        Coefficients, in the order of the space.
     """
 
-    coefficients: nn.Parameter
-    basis: torch.Tensor
-    transposed: bool = False
-    on_columns: bool = False
+    trained: dict[str, nn.Parameter]
+
+    @abstractmethod
+    def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """``A``, (k, in), and ``B``, (out, k): what is added is ``B A``."""
 
     def hook(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         """For ``register_forward_hook`` of a linear module."""
-        import torch
+        from torch.nn.functional import linear
 
         del module
-        trained = self.coefficients.to(self.basis.dtype)
-        if self.on_columns:
-            return output + torch.nn.functional.linear(inputs[0], trained) @ self.basis
-        inside = torch.nn.functional.linear(inputs[0], self.basis)
-        return output + (inside @ trained if self.transposed else torch.nn.functional.linear(inside, trained))
+        rows, columns = self.factors()
+        return output + linear(linear(inputs[0], rows), columns)
+
+
+class _OneFactor(_Change):
+    """Of ``subspace``: B alone is trained, (out, rank)."""
+
+    def __init__(self, spec: TensorSpec, rows: torch.Tensor) -> None:
+        self._rows = rows
+        self.trained = {spec.name: _zeros(rows, spec.shape[0], len(rows))}
+
+    def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        (columns,) = self.trained.values()
+        return self._rows, columns.to(self._rows.dtype)
+
+
+class _BothFactors(_Change):
+    """Of ``tracking``: ``F^T Q + P^T G``, with F, (rank, out), and G, (rank, in), trained."""
+
+    def __init__(self, spec: TensorSpec, left: torch.Tensor, right: torch.Tensor) -> None:
+        self._left, self._right = left, right
+        self.trained = {f"{spec.name}[out]": _zeros(left, *left.shape), f"{spec.name}[in]": _zeros(right, *right.shape)}
+
+    def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        outer, inner = (one.to(self._left.dtype) for one in self.trained.values())
+        return torch.cat([self._right, inner]), torch.cat([outer, self._left]).T
+
+
+def _zeros(like: torch.Tensor, *shape: int) -> nn.Parameter:
+    """Float32 whatever the weights are: the coefficients are what is sent."""
+    import torch
+
+    return torch.nn.Parameter(torch.zeros(shape, device=like.device))
 
 
 def _changes(
     trainable: Trainable, compressor: Compressor, layout: Layout, key: RoundKey
 ) -> Iterator[tuple[str, _Change]]:
     """One for every matrix that is exchanged, in the order of the layout."""
-    import torch
-
     from distro_fed.compression.subspace import Subspace
     from distro_fed.compression.tracking import Tracking
-
-    # float32 whatever the weights are: the coefficients are what is sent
-    def zeros(weight: torch.Tensor, *shape: int) -> nn.Parameter:
-        return torch.nn.Parameter(torch.zeros(shape, device=weight.device))
 
     if isinstance(compressor, Subspace):
         for spec in filter(compressor.exchanges, layout):
             weight = trainable.parameters[spec.name]
-            basis = compressor.basis(spec, key).to(weight)
-            yield spec.name, _Change(zeros(weight, spec.shape[0], basis.shape[0]), basis)
+            yield spec.name, _OneFactor(spec, compressor.basis(spec, key).to(weight))
     elif isinstance(compressor, Tracking):
-        for spec, rows in compressor.bases(layout, key):
+        for spec, left, right in compressor.bases(layout, key):
             weight = trainable.parameters[spec.name]
-            shape = compressor.factor_shape(spec, key.version)
-            yield spec.name, _Change(zeros(weight, *shape), rows.to(weight), True, key.version % 2 == 1)
+            yield spec.name, _BothFactors(spec, left.to(weight), right.to(weight))
     else:
         raise LayoutMismatch(
             f"training in a subspace needs the compressor 'subspace' or 'tracking', not {compressor.describe()!r}"

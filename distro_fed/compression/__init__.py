@@ -50,9 +50,9 @@ def make_compressor(
     value_bits : int
         ``topk``, ``dct-topk``: bits of a selected value, 1 or 2.
     bits : int
-        ``quantized``, ``subspace``, ``lowrank``: bits of a value, 1 to 8.
+        ``quantized``, ``subspace``, ``lowrank``, ``tracking``: bits of a value, 1 to 8.
     rank : int
-        ``subspace``, ``lowrank``: rows of the basis, 1 to 65536.
+        ``subspace``, ``lowrank``, ``tracking``: rows of the basis, 1 to 65536.
     dtype : str
         ``dense``: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
     final_rank, basis_rounds, rounds : int

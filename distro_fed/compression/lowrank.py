@@ -53,10 +53,6 @@ class LowRank(QuantizedCoefficients):
     name: ClassVar[str] = "lowrank"
     codec: ClassVar[int] = 6
     residual: ClassVar[Residual] = Residual.IN_TENSORS
-    #: tensors that are not projected are sent as they are; else they are not exchanged
-    sends_whole: ClassVar[bool] = True
-    #: what is projected, for messages
-    projected: ClassVar[str] = "a matrix"
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= _LARGEST_RANK:
@@ -69,7 +65,7 @@ class LowRank(QuantizedCoefficients):
 
     def describe(self) -> str:
         """Name, rank and bits."""
-        return f"{self.name} rank={self.rank} bits={self.bits}"
+        return f"lowrank rank={self.rank} bits={self.bits}"
 
     def space(self, layout: Layout, key: RoundKey) -> Layout:
         """Give a vector for every column of every factor, and the tensors that are sent whole, in the layout's order.
@@ -79,26 +75,12 @@ class LowRank(QuantizedCoefficients):
         SettingsError
             If no tensor of the layout is projected.
         """
-        return _space(layout, self, key.version % 2 == 1)
-
-    def projects(self, spec: TensorSpec) -> bool:
-        """Whether the tensor is a matrix with both sides above the rank."""
-        return len(spec.shape) > 1 and min(_as_matrix(spec)) > self.rank
-
-    def factor_shape(self, spec: TensorSpec, version: int) -> tuple[int, int]:
-        """Shape of what is sent of a matrix: (rank, out) on top of an even version, (rank, in) of an odd one."""
-        return self.rank, _as_matrix(spec)[version % 2]
-
-    def bases(self, layout: Layout, key: RoundKey) -> Iterator[tuple[TensorSpec, torch.Tensor]]:
-        """Every matrix that is projected, with its basis as orthonormal rows: (rank, in) on top of an even version."""
-        for spec, _, _, _, rows in self._parts(layout, key):
-            if rows is not None:
-                yield spec, rows
+        return _space(layout, self.rank, key.version % 2 == 1)
 
     def analyse(self, delta: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor:
         """``Q^T M^T`` (even versions) or ``P^T M`` (odd ones): one row for every column of the factor."""
         out = torch.empty(self.space(layout, key).numel, dtype=torch.float32, device=delta.device)
-        for _, where, target, matrix, rows in self._parts(layout, key):
+        for where, target, matrix, rows in self._parts(layout, key):
             if rows is None:
                 out[target] = delta[where]
                 continue
@@ -109,7 +91,7 @@ class LowRank(QuantizedCoefficients):
 
     def synthesise(self, coefficients: torch.Tensor, replica: torch.Tensor, layout: Layout, key: RoundKey) -> None:
         """``W += (M Q) Q^T``, or ``W += P (P^T M)``."""
-        for _, where, source, matrix, rows in self._parts(layout, key):
+        for where, source, matrix, rows in self._parts(layout, key):
             if rows is None:
                 replica[where] += coefficients[source]
                 continue
@@ -117,16 +99,14 @@ class LowRank(QuantizedCoefficients):
             left, right = (basis, factor) if key.version % 2 else (factor, basis)
             replica[where].view(matrix).addmm_(left.T, right)
 
-    def remembers_like(self, other: Compressor) -> bool:
-        """Whether the other one is of the same kind and rank."""
-        return type(self) is type(other) and isinstance(other, LowRank) and self.rank == other.rank
-
     def memory_layout(self, layout: Layout, version: int) -> Layout | None:
         """Give a tensor (rank, size) for the basis of every matrix that is projected; None for version 0."""
         if version == 0:
             return None
         return Layout(
-            TensorSpec(spec.name, self.factor_shape(spec, version + 1)) for spec in layout if self.projects(spec)
+            TensorSpec(spec.name, (self.rank, _as_matrix(spec)[0 if version % 2 else 1]))
+            for spec in layout
+            if _is_projected(spec, self.rank)
         )
 
     def remember(self, coefficients: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor | None:
@@ -134,10 +114,10 @@ class LowRank(QuantizedCoefficients):
         bases: list[torch.Tensor] = []
         start = 0
         for spec in layout:
-            if not self.projects(spec):
-                start += spec.numel if self.sends_whole else 0
+            if not _is_projected(spec, self.rank):
+                start += spec.numel
                 continue
-            size = self.factor_shape(spec, key.version)[1]
+            size = _as_matrix(spec)[1 if key.version % 2 else 0]
             factor = coefficients[start : start + self.rank * size].cpu().view(self.rank, size).numpy()
             spare = partial(seeded_rows, spec.name, size, self.rank, key.seed, key.version + 1)
             bases.append(torch.from_numpy(orthonormal_rows(factor, spare)).view(-1))
@@ -146,36 +126,32 @@ class LowRank(QuantizedCoefficients):
 
     def _parts(
         self, layout: Layout, key: RoundKey
-    ) -> Iterator[tuple[TensorSpec, slice, slice, tuple[int, int], torch.Tensor | None]]:
-        """Every tensor that is exchanged: its place, that of its coefficients, its shape as a matrix, its basis."""
-        self._check_memory(layout, key)
+    ) -> Iterator[tuple[slice, slice, tuple[int, int], torch.Tensor | None]]:
+        """For every tensor: its place, that of its coefficients, its shape as a matrix, and the basis as rows."""
+        check_memory(self, layout, key)
         start = known = 0
         for spec, where in layout.slices():
             matrix = _as_matrix(spec)
-            if not self.projects(spec):
-                if self.sends_whole:
-                    yield spec, where, slice(start, start + spec.numel), matrix, None
-                    start += spec.numel
+            if not _is_projected(spec, self.rank):
+                yield where, slice(start, start + spec.numel), matrix, None
+                start += spec.numel
                 continue
-            sent = self.rank * self.factor_shape(spec, key.version)[1]
-            rows, used = self._basis(spec, key, known)
-            yield spec, where, slice(start, start + sent), matrix, rows
-            start, known = start + sent, known + used
+            size, sent = matrix if key.version % 2 else matrix[::-1]
+            if key.memory is None:
+                rows = torch.from_numpy(seeded_rows(spec.name, size, self.rank, key.seed, 0))
+            else:
+                rows = key.memory[known : known + self.rank * size].view(self.rank, size)
+            yield where, slice(start, start + self.rank * sent), matrix, rows
+            start, known = start + self.rank * sent, known + self.rank * size
 
-    def _check_memory(self, layout: Layout, key: RoundKey) -> None:
-        remembered = self.memory_layout(layout, key.version)
-        expected = 0 if remembered is None else remembered.numel
-        given = 0 if key.memory is None else key.memory.numel()
-        if given != expected:
-            raise ReplicaError(f"version {key.version} remembers {expected} values, but its key holds {given}")
 
-    def _basis(self, spec: TensorSpec, key: RoundKey, known: int) -> tuple[torch.Tensor, int]:
-        """Basis of a matrix, and how many remembered values it has, the first of which is number ``known``."""
-        size = self.factor_shape(spec, key.version + 1)[1]
-        if key.memory is None:
-            return torch.from_numpy(seeded_rows(spec.name, size, self.rank, key.seed, 0)), 0
-        values = self.rank * size
-        return key.memory[known : known + values].view(self.rank, size), values
+def check_memory(compressor: Compressor, layout: Layout, key: RoundKey) -> None:
+    """Raise :class:`ReplicaError` if a key does not hold what a replica of its version remembers."""
+    remembered = compressor.memory_layout(layout, key.version)
+    expected = 0 if remembered is None else remembered.numel
+    given = 0 if key.memory is None else key.memory.numel()
+    if given != expected:
+        raise ReplicaError(f"version {key.version} remembers {expected} values, but its key holds {given}")
 
 
 def seeded_rows(name: str, size: int, rank: int, seed: int, version: int) -> NDArray[np.float32]:
@@ -188,18 +164,22 @@ def _as_matrix(spec: TensorSpec) -> tuple[int, int]:
     return first, math.prod(spec.shape[1:])
 
 
+def _is_projected(spec: TensorSpec, rank: int) -> bool:
+    return len(spec.shape) > 1 and min(_as_matrix(spec)) > rank
+
+
 @lru_cache(maxsize=8)
-def _space(layout: Layout, code: LowRank, odd: bool) -> Layout:
-    if not any(map(code.projects, layout)):
+def _space(layout: Layout, rank: int, odd: bool) -> Layout:
+    if not any(_is_projected(spec, rank) for spec in layout):
         raise SettingsError(
-            f"{code.name} with rank {code.rank} projects nothing: none of the {len(layout)} tensors is "
-            f"{code.projected} with both sides above the rank; lower it, or use quantized"
+            f"lowrank with rank {rank} projects nothing: none of the {len(layout)} tensors is a matrix with both sides "
+            "above the rank; lower it, or use quantized"
         )
     specs: list[TensorSpec] = []
     for spec in layout:
-        if code.projects(spec):
-            side = code.factor_shape(spec, int(odd))[1]
-            specs += [TensorSpec(f"{spec.name}[{row}]", (side,), "float32", "vector") for row in range(code.rank)]
-        elif code.sends_whole:
+        if _is_projected(spec, rank):
+            side = _as_matrix(spec)[1 if odd else 0]
+            specs += [TensorSpec(f"{spec.name}[{column}]", (side,), "float32", "vector") for column in range(rank)]
+        else:
             specs.append(TensorSpec(spec.name, spec.shape, "float32", spec.kind))
     return Layout(specs)

@@ -1,38 +1,51 @@
-"""Train and send every matrix in a low-rank subspace that follows the aggregated updates, on rows and columns in turn.
+"""Train and send a low-rank change of every matrix, on bases that the aggregated updates so far have made.
 
-Updates on top of an even version change a matrix ``W`` (out x in) by ``F^T Q``, those on top of an odd one by
-``P^T F``, where the basis, ``Q`` (rank x in) or ``P`` (rank x out), comes out of the aggregated updates so far: the sum
-of the factors of that side, of which older ones count less, made orthonormal. As in
-:mod:`~distro_fed.compression.lowrank` that is half a power iteration in every update, but
+A matrix ``W`` (out x in) changes by ``F^T Q + P^T G``: its factors ``F`` (rank x out) and ``G`` (rank x in) are trained
+and sent, the bases ``P`` (rank x out) and ``Q`` (rank x in) are public. Those are the directions in which a matrix of
+rank ``rank`` with these row and column spaces can move (the tangent space of the low-rank matrices, Vandereycken 2013),
+and what one step of LoRA does: there B moves on top of A, and A on top of B, each the sum of its updates so far. Here
 
-* the factor is trained itself, as :mod:`~distro_fed.compression.subspace` trains its coefficients: the optimizer
-  normalises what is sent, not a gradient of which a projection is sent;
-* a basis out of one update alone follows the noise of its batches. LoRA has no such noise: the gradient of its A looks
-  through a B that all updates so far have made. The sum does the same here.
+* a basis is the sum of the aggregated factors of its side made orthonormal, so a step has the same size in early and
+  late rounds, where the factors of LoRA grow;
+* older factors count less in it. Bases turn, what they leave behind stays in the weights, and the sum of all rounds has
+  full rank.
+
+A basis out of the last update alone would follow the noise of its batches; the gradient of LoRA's A looks through a B
+that all updates have made, and so it does here.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from distro_fed.compression.base import Compressor, Residual, RoundKey
-from distro_fed.compression.lowrank import LowRank, seeded_rows
+from distro_fed.compression.base import Compressor, RoundKey
+from distro_fed.compression.lowrank import check_memory, seeded_rows
 from distro_fed.compression.orthonormal import orthonormal_rows
+from distro_fed.compression.quantized import Quantized, QuantizedCoefficients
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout, TensorSpec
 
+#: ranks below this leave room for the decay in a frame's header
+_LARGEST_RANK = 2**16
 #: the decay is a multiple of 1 / _STEPS, which float32 holds exactly and a frame's header has room for
 _STEPS = 64
+_SIDES = ("out", "in")
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Tracking(LowRank):
-    """Send the factor that was trained, quantised; only weights of linear layers are exchanged.
+class Tracking(QuantizedCoefficients):
+    """Send both factors of every weight of a linear layer, quantised; other tensors are not exchanged.
+
+    Every row of a factor has a scale of its own.
 
     Parameters
     ----------
@@ -41,22 +54,22 @@ class Tracking(LowRank):
     bits : int
         Bits of a value, 1 to 8, as in :class:`~distro_fed.compression.quantized.Quantized`.
     decay : float
-        What the factors so far count beside the next one of their side, 0 to 1, rounded to a 64th. 0: the last one
-        alone; 1: all alike.
+        What the factors so far count beside the next one in a basis, 0 to 1, rounded to a 64th. 0: the last one alone;
+        1: all alike.
     """
 
+    rank: int = 1
+    bits: int = 1
     decay: float = 58 / 64
     name: ClassVar[str] = "tracking"
     codec: ClassVar[int] = 7
-    residual: ClassVar[Residual] = Residual.NONE
-    sends_whole: ClassVar[bool] = False
-    projected: ClassVar[str] = "the weight of a linear layer"
 
     def __post_init__(self) -> None:
-        # not super(): a dataclass with slots is another class than the one in which this is written
-        LowRank.__post_init__(self)
+        if not 1 <= self.rank <= _LARGEST_RANK:
+            raise SettingsError(f"rank is {self.rank}; use 1 to {_LARGEST_RANK}")
         if not 0 <= self.decay <= 1:
             raise SettingsError(f"decay of the basis is {self.decay}; use 0 to 1")
+        Quantized(self.bits)
 
     @property
     def _decay_steps(self) -> int:
@@ -70,59 +83,115 @@ class Tracking(LowRank):
         """Name, rank, bits and decay."""
         return f"tracking rank={self.rank} bits={self.bits} decay={self._decay_steps}/{_STEPS}"
 
-    def projects(self, spec: TensorSpec) -> bool:
+    def exchanges(self, spec: TensorSpec) -> bool:
         """Whether the tensor is the weight of a linear layer with both sides above the rank."""
         return spec.kind == "matrix" and len(spec.shape) == 2 and min(spec.shape) > self.rank
 
+    def space(self, layout: Layout, key: RoundKey) -> Layout:
+        """Give a vector for every row of both factors of every matrix, in the layout's order.
+
+        Raises
+        ------
+        SettingsError
+            If no tensor of the layout is exchanged.
+        """
+        del key
+        return _space(layout, self)
+
+    def bases(self, layout: Layout, key: RoundKey) -> Iterator[tuple[TensorSpec, torch.Tensor, torch.Tensor]]:
+        """Every matrix that is exchanged, with orthonormal rows ``P``, (rank, out), and ``Q``, (rank, in)."""
+        for spec, (left, right), _ in self._known(layout, key):
+            yield spec, left, right
+
+    def analyse(self, delta: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor:
+        """``F = Q M^T`` and ``G = P M - (P M Q^T) Q``, which give the projection of ``M`` onto what can be sent."""
+        parts: list[torch.Tensor] = []
+        places = dict(layout.slices())
+        for spec, left, right in self.bases(layout, key):
+            change = delta[places[spec]].view(spec.shape)
+            rows, columns = right.to(delta.device), left.to(delta.device) @ change
+            parts += [(rows @ change.T).reshape(-1), (columns - (columns @ rows.T) @ rows).reshape(-1)]
+        return torch.cat(parts)
+
+    def synthesise(self, coefficients: torch.Tensor, replica: torch.Tensor, layout: Layout, key: RoundKey) -> None:
+        """``W += F^T Q + P^T G``."""
+        places = dict(layout.slices())
+        for (spec, left, right), (outer, inner) in zip(
+            self.bases(layout, key), self._factors(coefficients, layout), strict=True
+        ):
+            on_left = torch.cat([outer, left.to(replica.device)])
+            replica[places[spec]].view(spec.shape).addmm_(on_left.T, torch.cat([right.to(replica.device), inner]))
+
     def remembers_like(self, other: Compressor) -> bool:
-        """Whether rank and decay are the same too."""
-        same = LowRank.remembers_like(self, other)
-        return same and isinstance(other, Tracking) and self._decay_steps == other._decay_steps
+        """Whether the decay is the same; the space tells whether the rank is."""
+        return isinstance(other, Tracking) and self._decay_steps == other._decay_steps
 
     def memory_layout(self, layout: Layout, version: int) -> Layout | None:
-        """Of every matrix the basis of this version, and the sums of both sides, (rank, out) and (rank, in).
-
-        None for version 0.
-        """
+        """Of every matrix both bases and the sums that they are made of; None for version 0."""
         if version == 0:
             return None
         return Layout(
-            TensorSpec(f"{spec.name}[{name}]", self.factor_shape(spec, side))
-            for spec in filter(self.projects, layout)
-            for name, side in (("basis", version + 1), ("out", 0), ("in", 1))
+            TensorSpec(f"{spec.name}[{what} {side}]", (self.rank, size))
+            for spec in filter(self.exchanges, layout)
+            for what in ("basis", "sum")
+            for side, size in zip(_SIDES, spec.shape, strict=True)
         )
 
     def remember(self, coefficients: torch.Tensor, layout: Layout, key: RoundKey) -> torch.Tensor | None:
-        """Add the factors of this update to the sums of their side, of which the next bases are made."""
-        self._check_memory(layout, key)
+        """Add the factors of this update to the sums of their side, and make the next bases of them."""
         kept: list[torch.Tensor] = []
-        sent = known = 0
-        turn = key.version % 2
-        for spec in filter(self.projects, layout):
-            sums, used = self._sums(spec, key, known)
-            known += used
+        for (spec, _, sums), factors in zip(
+            self._known(layout, key), self._factors(coefficients.cpu(), layout), strict=True
+        ):
             # two roundings, of a product and of a sum: the same bits everywhere
-            grown = sums[turn] * (self._decay_steps / _STEPS)
-            grown += coefficients[sent : sent + grown.numel()].cpu().view(grown.shape)
-            sent += grown.numel()
-            sums[turn] = grown
-            spare = partial(seeded_rows, spec.name, grown.shape[1], self.rank, key.seed, key.version + 1)
-            basis = torch.from_numpy(orthonormal_rows(grown.numpy(), spare))
-            kept += [part.reshape(-1) for part in (basis, *sums)]
+            grown = [old * (self._decay_steps / _STEPS) + new for old, new in zip(sums, factors, strict=True)]
+            for side, rows in zip(_SIDES, grown, strict=True):
+                spare = partial(self._seeded, spec, side, key.seed, key.version + 1)
+                kept.append(torch.from_numpy(orthonormal_rows(rows.numpy(), spare)).reshape(-1))
+            kept += [rows.reshape(-1) for rows in grown]
         return torch.cat(kept)
 
-    def _sums(self, spec: TensorSpec, key: RoundKey, known: int) -> tuple[list[torch.Tensor], int]:
-        """Sums of the factors on the side of the outputs and of the inputs; and the values remembered of the matrix."""
-        shapes = [self.factor_shape(spec, side) for side in (0, 1)]
-        if key.memory is None:
-            return [torch.zeros(shape) for shape in shapes], 0
-        start = known + math.prod(shapes[1 - key.version % 2])
-        sums: list[torch.Tensor] = []
-        for shape in shapes:
-            sums.append(key.memory[start : start + math.prod(shape)].view(shape))
-            start += math.prod(shape)
-        return sums, start - known
+    def _factors(self, coefficients: torch.Tensor, layout: Layout) -> Iterator[Pair]:
+        """``F`` and ``G`` of every matrix."""
+        start = 0
+        for spec in filter(self.exchanges, layout):
+            yield self._pair(coefficients, start, spec)
+            start += self.rank * sum(spec.shape)
 
-    def _basis(self, spec: TensorSpec, key: RoundKey, known: int) -> tuple[torch.Tensor, int]:
-        rows, used = LowRank._basis(self, spec, key, known)
-        return rows, used and used + self.rank * sum(spec.shape)
+    def _known(self, layout: Layout, key: RoundKey) -> Iterator[tuple[TensorSpec, Pair, Pair]]:
+        """Bases and sums of every matrix: remembered, or seeded rows and zeros in version 0."""
+        check_memory(self, layout, key)
+        start = 0
+        for spec in filter(self.exchanges, layout):
+            values = self.rank * sum(spec.shape)
+            if key.memory is None:
+                out, in_ = (torch.from_numpy(self._seeded(spec, side, key.seed, 0)) for side in _SIDES)
+                yield spec, (out, in_), self._pair(torch.zeros(values), 0, spec)
+            else:
+                bases, sums = (self._pair(key.memory, first, spec) for first in (start, start + values))
+                yield spec, bases, sums
+                start += 2 * values
+
+    def _pair(self, flat: torch.Tensor, start: int, spec: TensorSpec) -> Pair:
+        """Two matrices that follow each other: (rank, out) and (rank, in)."""
+        middle, stop = start + self.rank * spec.shape[0], start + self.rank * sum(spec.shape)
+        return flat[start:middle].view(self.rank, -1), flat[middle:stop].view(self.rank, -1)
+
+    def _seeded(self, spec: TensorSpec, side: str, seed: int, version: int) -> NDArray[np.float32]:
+        return seeded_rows(f"{spec.name}[{side}]", spec.shape[_SIDES.index(side)], self.rank, seed, version)
+
+
+@lru_cache(maxsize=8)
+def _space(layout: Layout, code: Tracking) -> Layout:
+    exchanged = list(filter(code.exchanges, layout))
+    if not exchanged:
+        raise SettingsError(
+            f"tracking with rank {code.rank} exchanges nothing: none of the {len(layout)} tensors is the weight of a "
+            "linear layer with both sides above the rank; lower it, or use quantized"
+        )
+    return Layout(
+        TensorSpec(f"{spec.name}[{side} {row}]", (size,), "float32", "vector")
+        for spec in exchanged
+        for side, size in zip(_SIDES, spec.shape, strict=True)
+        for row in range(code.rank)
+    )

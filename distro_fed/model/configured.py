@@ -21,7 +21,7 @@ class LoadedTrainable:
     Attributes
     ----------
     trainable : Trainable
-        Of the adapter (``lora``) or of every weight (``full``); ``trainable.model`` computes.
+        Of the adapter (``lora``), or the weights themselves (``full``); ``trainable.model`` computes.
     tokenizer : transformers.PreTrainedTokenizerBase
     base_digest : str
         Identity of what is frozen (hex): the base model, and behind a plus what an adapter has that is not trained.
@@ -59,7 +59,7 @@ def load_trainable(settings: RunSettings, *, quantization: str = "none", device:
     )
     parameters = sum(parameter.numel() for parameter in base.model.parameters())
     if settings.model.mode == "full":
-        trainable = trainable_full(base.model)
+        trainable = trainable_full(base.model, settings.model.trained_modules)
     else:
         trainable = build_adapter(base.model, settings.model.peft, settings.seed, settings.model.lora_factors)
     digest = f"{base.digest}+{trainable.frozen_digest}" if trainable.frozen_digest else base.digest

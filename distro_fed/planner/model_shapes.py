@@ -210,6 +210,29 @@ def lora_layout(base: Layout, rank: int, modules: str = "all-linear") -> Layout:
     return Layout(sorted(specs, key=lambda spec: spec.name))
 
 
+def trained_layout(base: Layout, modules: str = "") -> Layout:
+    """Tensors of full fine-tuning: all, or those of some modules.
+
+    Parameters
+    ----------
+    base : Layout
+        All tensors of the model.
+    modules : str
+        Last parts of the modules' names, such as ``"up_proj,down_proj"``; empty: all.
+
+    Raises
+    ------
+    SettingsError
+        If a name fits no module.
+    """
+    wanted = {name.strip() for name in modules.split(",")} - {""}
+    by_module = {spec: spec.name.rpartition(".")[0].rpartition(".")[2] for spec in base}
+    known = sorted(set(by_module.values()))
+    if unknown := sorted(wanted.difference(known)):
+        raise SettingsError(f"module {unknown[0]!r} has no weights in this model; there are: {', '.join(known)}")
+    return Layout(spec for spec in base if not wanted or by_module[spec] in wanted)
+
+
 def _inner(width: int) -> int:
     return 64 * round(width * 8 / 3 / 64)
 

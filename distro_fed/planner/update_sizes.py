@@ -35,7 +35,7 @@ _CHUNK = 64
 def body_bytes(codec: Codec, layout: Layout) -> int:
     """Bytes that the compressor's code takes for an update of these trainable tensors.
 
-    For ``lowrank`` and ``tracking``, which send one factor of a matrix and then the other in turn, the mean of both.
+    For ``lowrank``, which sends one factor of a matrix and then the other in turn, the mean of both.
 
     Raises
     ------
@@ -54,7 +54,10 @@ def body_bytes(codec: Codec, layout: Layout) -> int:
     if codec.name == "lowrank":
         return _lowrank_bytes(codec, layout)
     if codec.name == "tracking":
-        return _lowrank_bytes(codec, _linear_weights(codec, layout))
+        projected = _linear_weights(codec, layout)
+        sides = sum(sum(spec.shape) for spec in projected)
+        _refuse_nothing(sides, codec)
+        return _quantized_bytes(sides * codec.rank, 2 * codec.rank * len(projected), codec.bits)
     count = selected(codec, layout)
     return (
         _COUNT_BYTES

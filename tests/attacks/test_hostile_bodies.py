@@ -37,7 +37,7 @@ COMPRESSORS = [
     make_compressor("dct-topk", density=1 / 16, value_bits=2),
     make_compressor("subspace", rank=3, bits=1),
     make_compressor("lowrank", rank=3, bits=2),
-    make_compressor("tracking", rank=3, bits=2),
+    make_compressor("tracking", rank=3, bits=1),
 ]
 SPARSE = [compressor for compressor in COMPRESSORS if compressor.name in ("topk", "dct-topk")]
 SCALED = [compressor for compressor in COMPRESSORS if compressor.name != "dense"]

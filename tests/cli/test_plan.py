@@ -72,6 +72,9 @@ def test_options_reach_the_plan() -> None:
     assert hub["bottleneck"]["where"] == "aggregator of group 1" and hub["bottleneck"]["link"] == "down_mbit"
     peers = plan("--topology", "peer-to-peer", "--nodes", "8")
     assert peers["hub_bytes_sent_per_round"] is None and peers["bytes_up_per_round"] == peers["bytes_down_per_round"]
+    some = plan("--mode", "full", "--compressor", "tracking", "--trained-modules", "up_proj,down_proj")
+    assert some["trainable_parameters"] == 30 * 2 * 576 * 1536
+    assert some["bytes_up_per_round"] == pytest.approx(30 * 2 * (576 + 1536) / 8, abs=2000)
     low = plan("--mode", "full", "--compressor", "lowrank", "--rank", "4", "--bits", "8")
     assert low["uplink"] == "lowrank rank=4 bits=8"
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from distro_fed.errors import LayoutMismatch
+from distro_fed.errors import LayoutMismatch, SettingsError
 from distro_fed.model.trainable import Trainable, trainable_full
 from tests.tiny import tiny_llama
 
@@ -117,3 +117,21 @@ def test_order_does_not_depend_on_the_order_of_the_module() -> None:
     assert first.layout == second.layout
     assert first.digest() == second.digest()
     assert first.read().tolist() == [0, 0, 1, 1, 1]
+
+
+def test_full_fine_tuning_of_some_modules_trains_and_lists_those_alone() -> None:
+    model = tiny_llama()
+    trainable = trainable_full(model, "up_proj, down_proj")
+    assert {name.split(".")[-2] for name in trainable.parameters} == {"up_proj", "down_proj"}
+    assert {name for name, one in model.named_parameters() if one.requires_grad} == set(trainable.parameters)
+
+
+def test_a_tied_weight_is_chosen_by_either_of_its_modules() -> None:
+    names = [list(trainable_full(tiny_llama(tied=True), module).parameters) for module in ("embed_tokens", "lm_head")]
+    assert names == [["model.embed_tokens.weight"]] * 2
+
+
+@pytest.mark.parametrize("modules", ["up_proj,gate", "layers", "self_attn"])
+def test_modules_without_weights_of_their_own_are_named(modules: str) -> None:
+    with pytest.raises(SettingsError, match=r"no module '(gate|layers|self_attn)' with weights .* down_proj, embed_"):
+        trainable_full(tiny_llama(), modules)

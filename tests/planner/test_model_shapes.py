@@ -19,6 +19,7 @@ from distro_fed.planner.model_shapes import (
     decoder_layout,
     lora_layout,
     model_shape,
+    trained_layout,
     typical_layout,
 )
 from distro_fed.planner.update_sizes import body_bytes
@@ -109,6 +110,18 @@ def test_the_adapter_is_that_of_peft(modules: str, options: dict[str, object]) -
     base = trainable_full(model).layout
     planned, real = lora_layout(base, 4, modules), build_adapter(model, options, seed=0).layout
     assert planned.explain_difference(real) == ""
+
+
+@pytest.mark.parametrize("modules", ["", "up_proj, down_proj", "lm_head,norm"])
+def test_what_full_fine_tuning_trains_is_that_of_the_model(modules: str) -> None:
+    model = tiny_llama(tied=False)
+    base = trainable_full(model).layout
+    assert trained_layout(base, modules).explain_difference(trainable_full(model, modules).layout) == ""
+
+
+def test_a_module_that_the_model_does_not_have_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"module 'gate' has no weights in this model; there are: down_proj, embed"):
+        trained_layout(trainable_full(tiny_llama()).layout, "up_proj,gate")
 
 
 @pytest.mark.parametrize("text", ["10", "1e14", "0M", "1e999"])

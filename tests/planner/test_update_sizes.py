@@ -52,7 +52,11 @@ FIXED = [
     Codec("dense"),
     Codec("dense", dense_dtype="bfloat16"),
     *(Codec("quantized", bits=bits) for bits in (1, 3, 8)),
-    *(Codec("subspace", rank=rank, bits=bits) for rank, bits in ((1, 1), (4, 2), (5, 8))),
+    *(
+        Codec(name, rank=rank, bits=bits)
+        for name in ("subspace", "tracking")
+        for rank, bits in ((1, 1), (4, 2), (5, 8))
+    ),
 ]
 SPARSE = [
     *(Codec(name, density=density) for name in ("topk", "dct-topk") for density in (1 / 3, 1 / 8, 1 / 64, 1 / 512)),
@@ -99,7 +103,7 @@ def test_a_second_bit_and_a_second_scale_are_exact(name: str) -> None:
 
 @pytest.mark.parametrize(
     "codec",
-    [Codec("lowrank", rank=4, bits=8), Codec("lowrank", bits=1), Codec("tracking", rank=2, bits=1)],
+    [Codec("lowrank", rank=4, bits=8), Codec("lowrank", bits=1)],
     ids=Codec.describe,
 )
 def test_low_rank_is_the_mean_of_its_two_sides(codec: Codec) -> None:

@@ -169,8 +169,9 @@ def difference(secure: DistroStrategy, plain: DistroStrategy) -> float:
     ("compressor", "feedback"),
     [(make_compressor("quantized", bits=1), False), (make_compressor("quantized", bits=1), True),
      (make_compressor("subspace", rank=2, bits=1), False), (make_compressor("lowrank", rank=1, bits=1), True),
-     (make_compressor("tracking", rank=2, bits=1), False)],
-    ids=["quantized", "quantized with error feedback", "subspace", "lowrank with error feedback", "tracking"],
+     (make_compressor("tracking", rank=2, bits=1), False), (make_compressor("tracking", rank=1, bits=1), True)],
+    ids=["quantized", "quantized with error feedback", "subspace", "lowrank with error feedback", "tracking",
+         "tracking with error feedback"],
 )  # fmt: skip
 def test_the_secure_run_is_the_plain_one(
     members: Members, tmp_path: Path, compressor: Compressor, feedback: bool

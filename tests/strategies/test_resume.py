@@ -133,7 +133,7 @@ interrupted.Federation(Path({str(tmp_path)!r}), rounds=2, nodes=2, run_config={F
         ("dct-topk", {"run_config": FEEDBACK}),
         ("subspace", {}),
         ("lowrank", {"run_config": FEEDBACK}),
-        ("tracking", {}),
+        ("tracking", {"run_config": FEEDBACK, "strategy": {"server_residual": True}}),
         ("quantized", {"run_config": FEEDBACK, "model": in_turns}),
         ("quantized", {"nodes": 4, "strategy": {"fraction_train": 0.5}, "run_config": FEEDBACK}),
         ("quantized", {"stateless": True}),
