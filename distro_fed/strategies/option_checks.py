@@ -32,12 +32,11 @@ def check_options(strategy: DistroStrategy) -> None:
 
 
 def check_turns(strategy: DistroStrategy, agreement: Agreement) -> None:
-    """Raise :class:`SettingsError` if the server would keep something for tensors that are trained in turn."""
-    if agreement.turns and (strategy.server_residual or strategy.outer_momentum):
+    """Raise :class:`SettingsError` if the server would keep a momentum of tensors that are trained in turn."""
+    if agreement.turns and strategy.outer_momentum:
         raise SettingsError(
-            f"server_residual = {strategy.server_residual}, outer_momentum = {strategy.outer_momentum:g}: this run "
-            "trains tensors in turn (lora-factors = 'alternating'), so what one round left has no place in the next; "
-            "set both to 0"
+            f"outer_momentum = {strategy.outer_momentum:g}: this run trains tensors in turn (lora-factors = "
+            "'alternating'), so what one round has moved has no place in the next; set it to 0"
         )
 
 

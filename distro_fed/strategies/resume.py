@@ -39,6 +39,8 @@ MAY_DIFFER = frozenset({
     "metrics-port", "metrics-host", "allow-download", "device", "threads", "local-processes", "gradient-checkpointing",
     "secure-folder",
 })  # fmt: skip
+#: in a checkpoint, with the turn behind it if that is not the first
+_RESIDUAL = "residual"
 _RESULTS = ("train_metrics_clientapp", "evaluate_metrics_serverapp")
 
 
@@ -147,7 +149,10 @@ def restore(strategy: DistroStrategy, state: RunState, saved: Checkpoint) -> Non
     state.courier.traffic.restore(facts["traffic"])
     state.courier.traffic.take_notes(saved.traffic)
     state.progress.restore(facts["progress"])
-    state.outer_step.average, state.residual = tensors.get("momentum"), tensors.get("residual")
+    state.outer_step.average = tensors.get("momentum")
+    state.residuals = {
+        int(name.removeprefix(_RESIDUAL) or 0): one for name, one in tensors.items() if name.startswith(_RESIDUAL)
+    }
     if state.scales is not None:
         state.scales.restore(facts.get("scales", {}))  # a run that an older release began has measured none
     state.done = facts["done"]
@@ -184,7 +189,7 @@ def _tensors(state: RunState) -> dict[str, torch.Tensor]:
         "values": state.replica.values,
         "memory": state.replica.memory,
         "momentum": state.outer_step.average,
-        "residual": state.residual,
+        **{f"{_RESIDUAL}{turn or ''}": one for turn, one in state.residuals.items()},
         "log": torch.frombuffer(bytearray(b"".join(frames)), dtype=torch.uint8) if frames else None,
     }
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}

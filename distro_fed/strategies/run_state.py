@@ -57,8 +57,8 @@ class RunState:
         Rounds that are over, and the first round that this process does.
     busy : int
         Nodes that are not asked in the round because they are busy with an older request.
-    residual : torch.Tensor or None
-        That which is carried; flat float32.
+    residuals : dict of int to torch.Tensor
+        That which is carried, flat float32, by the turn of the tensors that are trained; 0 if all are in every round.
     announced : bytes
         Scales that all members of the round code with; empty: each takes its own.
     result : Result
@@ -78,7 +78,7 @@ class RunState:
         self.replica, self.courier, self.progress, self.outer_step = replica, courier, progress, outer_step
         self.round: TrainingRound | SecureTrainingRound | None = None
         self.done, self.first_round, self.busy = 0, 1, 0
-        self.residual: torch.Tensor | None = None
+        self.residuals: dict[int, torch.Tensor] = {}
         self.result = Result()
         self._keep_residual = keep_residual
         self.scales, self.announced = scales, b""
@@ -106,8 +106,9 @@ class RunState:
         replica, agreement = self.replica, self.replica.agreement
         space = self._space(round_)
         self.outer_step.take_(mean)
-        if self.residual is not None:
-            mean.add_(self.residual)
+        turn = replica.version % max(1, len(agreement.turns))
+        if turn in self.residuals:
+            mean.add_(self.residuals[turn])
         try:
             body = agreement.downlink.encode(mean, space, seed=_rounding_seed(agreement.seed, round_))
         except TrainingError as error:
@@ -119,7 +120,7 @@ class RunState:
         update = agreement.frame(Kind.AGGREGATE, round_, replica.version, replica.chain, body)
         if self._keep_residual:
             agreement.decode(update).add_to(mean, -1.0)
-            self.residual = mean
+            self.residuals[turn] = mean
             replica.apply(update)
         else:
             replica.apply(update, scratch=mean)

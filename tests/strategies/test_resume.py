@@ -134,7 +134,7 @@ interrupted.Federation(Path({str(tmp_path)!r}), rounds=2, nodes=2, run_config={F
         ("subspace", {}),
         ("lowrank", {"run_config": FEEDBACK}),
         ("tracking", {"run_config": FEEDBACK, "strategy": {"server_residual": True}}),
-        ("quantized", {"run_config": FEEDBACK, "model": in_turns}),
+        ("quantized", {"run_config": FEEDBACK, "model": in_turns, "strategy": {"server_residual": True}}),
         ("quantized", {"nodes": 4, "strategy": {"fraction_train": 0.5}, "run_config": FEEDBACK}),
         ("quantized", {"stateless": True}),
     ],

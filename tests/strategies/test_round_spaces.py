@@ -193,12 +193,32 @@ def test_what_is_not_in_turn_waits_in_the_residual(tmp_path: Path) -> None:
     assert (kept - dense).norm() < 0.1 * moved
 
 
+def test_what_the_server_leaves_unsent_waits_for_the_turn_of_its_tensors() -> None:
+    """``step = mean + residual of the turn; send Q(step); residual of the turn = step - what was sent``."""
+    strategy = DistroStrategy(compressor=Quantized(1), server_residual=True)
+    strategy.prepare(in_turn(), 1, 6)
+    state = strategy.run_state
+    residuals: dict[int, torch.Tensor] = {}
+    for version in range(5):
+        key = state.replica.key(version + 1)
+        space = state.replica.agreement.space(key)
+        mean = torch.randn(space.numel, generator=torch.Generator().manual_seed(version))
+        step = mean + residuals.get(version % 2, torch.zeros(space.numel))
+        before = state.replica.values.clone()
+        assert state.advance(version + 1, mean) is not None
+        sent = state.replica.agreement.analyse(state.replica.values - before, key)
+        scales = [step[where].abs().mean() for _, where in space.slices()]
+        expected = [step[where].sign() * scale for (_, where), scale in zip(space.slices(), scales, strict=True)]
+        torch.testing.assert_close(sent, torch.cat(expected), rtol=1e-2, atol=1e-6)  # scales have 8 bits
+        residuals[version % 2] = step - sent
+
+
 def test_members_without_turns_are_told_apart() -> None:
     server, _ = run(rounds=1, nodes=2, compressor="quantized", initial=in_turn, strategy={"quorum": 0.5})
     assert {item.reason for item in server.progress.history()[0].left_out} == {"the node reports wrong-run"}
 
 
-@pytest.mark.parametrize("options", [{"server_residual": True}, {"outer_momentum": 0.9}, {"compressor": LowRank(1)}])
+@pytest.mark.parametrize("options", [{"outer_momentum": 0.9}, {"compressor": LowRank(1)}])
 def test_what_is_kept_from_one_round_to_the_next_does_not_go_with_turns(options: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="in turn"):
         DistroStrategy(**{"compressor": Quantized(1), **options}).prepare(in_turn(), 1, 2)
