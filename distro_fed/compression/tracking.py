@@ -60,7 +60,7 @@ class Tracking(QuantizedCoefficients):
 
     rank: int = 1
     bits: int = 1
-    decay: float = 58 / 64
+    decay: float = 62 / 64
     name: ClassVar[str] = "tracking"
     codec: ClassVar[int] = 7
 

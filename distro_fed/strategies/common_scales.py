@@ -90,13 +90,10 @@ class CommonScales:
         What codes updates.
     rounds : int
         Rounds of the run.
-    same_norm : bool
-        A tensor that comes in two lengths in turn has values of the same norm then; else values of the same size. It
-        matters until both were measured.
     """
 
-    def __init__(self, rule: ScaleRule, code: Quantized, rounds: int, same_norm: bool = False) -> None:
-        self._rule, self._code, self._rounds, self._same_norm = rule, code, rounds, same_norm
+    def __init__(self, rule: ScaleRule, code: Quantized, rounds: int) -> None:
+        self._rule, self._code, self._rounds = rule, code, rounds
         # by name of a tensor and length of its first axis: scale over learning rates
         self._known: dict[str, dict[int, float]] = {}
         self._first = 0.0
@@ -135,14 +132,12 @@ class CommonScales:
         known = self._known[spec.name]
         if _length(spec) in known:
             return known[_length(spec)]
-        # of another length, it is a factor of the same matrix from the other side
+        # of another length, it is a factor of the same matrix from the other side, whose columns have the same norm
         length, scale = next(iter(known.items()))
-        return scale * math.sqrt(length / _length(spec)) if self._same_norm else scale
+        return scale * math.sqrt(length / _length(spec))
 
 
-def common_scales(
-    compressor: Compressor, rule: ScaleRule | None, rounds: int, same_norm: bool = False
-) -> CommonScales | None:
+def common_scales(compressor: Compressor, rule: ScaleRule | None, rounds: int) -> CommonScales | None:
     """Those of a run; None without a rule.
 
     Parameters
@@ -152,8 +147,6 @@ def common_scales(
     rule : ScaleRule or None
     rounds : int
         Rounds of the run.
-    same_norm : bool
-        As in :class:`CommonScales`.
 
     Raises
     ------
@@ -168,7 +161,7 @@ def common_scales(
             f"common scales with compressor {compressor.describe()!r}: only what is coded as integers with one scale a "
             "tensor can share them; take quantized, subspace, lowrank or tracking, or leave the scales to the members"
         )
-    return CommonScales(rule, code, rounds, same_norm)
+    return CommonScales(rule, code, rounds)
 
 
 def _length(spec: TensorSpec) -> int:

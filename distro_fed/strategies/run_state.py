@@ -152,9 +152,7 @@ def begin(strategy: DistroStrategy, initial: ArrayRecord | InitialModel, flower_
     traffic = Traffic(strategy.ledger, strategy.members)
     courier = Courier(replica, strategy.members, traffic, progress, rounds, strategy.round_timeout, flower_run)
     outer_step = OuterStep(strategy.outer_learning_rate, strategy.outer_momentum, strategy.outer_nesterov)
-    # columns of a projection have the same norm from both sides; what an optimizer trains has steps of the same size
-    same_norm = strategy.compressor.name == "lowrank"
-    scales = common_scales(strategy.members_code, strategy.scale_rule, rounds, same_norm)
+    scales = common_scales(strategy.members_code, strategy.scale_rule, rounds)
     state = RunState(replica, courier, progress, outer_step, keep_residual=strategy.server_residual, scales=scales)
     if saved is not None:
         resume.restore(strategy, state, saved)
