@@ -96,9 +96,13 @@ class Agreement:
     def _parts(self) -> tuple[Layout, ...]:
         return tuple(Layout(spec for spec in self.layout if spec.name in turn) for turn in self.turns)
 
+    def turn(self, version: int) -> int:
+        """Which of the turns has a version; 0 if there are none."""
+        return version % max(1, len(self.turns))
+
     def trained(self, version: int) -> Layout:
         """The tensors that are trained and sent on top of a version."""
-        return self._parts[version % len(self._parts)] if self._parts else self.layout
+        return self._parts[self.turn(version)] if self._parts else self.layout
 
     def space(self, key: RoundKey) -> Layout:
         """Layout of the coefficients of a round."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from distro_fed.errors import LayoutMismatch
+from distro_fed.errors import LayoutMismatch, SettingsError
 
 DTYPES = ("float32", "bfloat16", "float16")
 KINDS = ("matrix", "embedding", "vector", "other")
@@ -118,3 +118,29 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"Layout({len(self)} tensors, {self.numel:,} values, {self.digest.hex()[:8]})"
+
+
+def tensors_of(names: Sequence[str], modules: str) -> list[str]:
+    """Names of tensors that belong to some modules.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Dotted names of tensors, such as ``"model.layers.0.mlp.up_proj.weight"``.
+    modules : str
+        Last parts of the modules' names with commas between, such as ``"up_proj,down_proj"``; empty: all tensors.
+
+    Raises
+    ------
+    SettingsError
+        No tensor belongs to one of them.
+    """
+    owners = {name: name.rpartition(".")[0].rpartition(".")[2] for name in names}
+    wanted = {module.strip() for module in modules.split(",")} - {""}
+    known = set(owners.values()) - {""}
+    if unknown := sorted(wanted - known):
+        raise SettingsError(
+            f"trained-modules = {modules!r}: no module {unknown[0]!r} has weights of its own; there are: "
+            f"{', '.join(sorted(known))}"
+        )
+    return [name for name in names if not wanted or owners[name] in wanted]

@@ -82,13 +82,15 @@ def _check_lora_factors(settings: RunSettings) -> None:
             "of a LoRA pair is trained; take mode = 'lora' without peft.type, or lora-factors = 'both'"
         )
     if factors == "alternating":
-        kept = "outer-momentum" if settings.federation.outer_momentum else ""
-        kept = "compressor = 'lowrank'" if settings.compression.compressor == "lowrank" else kept
-        if kept:
-            raise SettingsError(
-                f"lora-factors = 'alternating' with {kept}: every round sends other tensors, so what is kept of one "
-                "has no place in the next; leave it out or take lora-factors = 'b'"
-            )
+        for kept, used in (
+            ("outer-momentum", settings.federation.outer_momentum > 0),
+            ("compressor = 'lowrank'", settings.compression.compressor == "lowrank"),
+        ):
+            if used:
+                raise SettingsError(
+                    f"lora-factors = 'alternating' with {kept}: every round sends other tensors, so what is kept of "
+                    "one has no place in the next; leave it out or take lora-factors = 'b'"
+                )
 
 
 def _check_aggregation(settings: RunSettings) -> None:

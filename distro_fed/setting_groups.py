@@ -18,7 +18,7 @@ class ModelSettings:
 
     #: hub id, folder, or ``packaged:smollm2-135m``
     base_model: str = "packaged:smollm2-135m"
-    #: ``lora`` (an adapter through peft) or ``full`` (every weight)
+    #: ``lora`` (an adapter through peft) or ``full`` (the weights themselves)
     mode: str = "lora"
     #: mode ``full``: train the weights of these modules alone, given by the last part of their names, with commas
     #: between, such as ``gate_proj,up_proj,down_proj``; empty: every weight. For an adapter: ``peft.target-modules``
@@ -64,7 +64,7 @@ class TrainingSettings:
     #: ``adamw``, ``sgd`` or ``muon`` (AdamW for embeddings, head and vectors)
     optim: str = "adamw"
     #: ``fresh``: a new optimizer in every round; ``kept``: its moments stay at the client from round to round, in
-    #: ``state-dir`` (not with ``subspace`` and ``tracking``, whose coefficients are others in every round)
+    #: ``state-dir`` (not with ``subspace`` and ``tracking``, whose coefficients start at 0 in every round)
     optimizer_state: str = "fresh"
     #: momentum of ``sgd`` and ``muon`` (published with 0.95)
     momentum: float = 0.0

@@ -41,6 +41,7 @@ _AT_MOST: dict[str, float] = {
 }  # fmt: skip
 _PATTERNS: dict[str, str] = {
     "run-name": r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
+    "trained-modules": r"|[^\s,]+(\s*,\s*[^\s,]+)*",
     "device": r"auto|cpu|mps|(cuda|xpu)(:\d+)?",
     "report-to": r"none|(tensorboard|wandb|mlflow)(, ?(tensorboard|wandb|mlflow))*",
 }

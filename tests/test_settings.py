@@ -70,6 +70,7 @@ def test_peft_keys_pass_through() -> None:
         ({"mode": "full", "compressor": "lowrank", "server-residual": True}, "with compressor = 'lowrank': its basis"),
         ({"compressor": "tracking"}, "compressor = 'tracking' trains inside the weight matrices"),
         ({"compressor": "tracking", "mode": "full", "optimizer-state": "kept"}, "compressor = 'tracking': its coeff"),
+        ({"trained-modules": " , ", "mode": "full"}, "trained-modules = ' , ' does not match"),
         ({"trained-modules": "q_proj"}, "trained-modules = 'q_proj' with mode = 'lora'"),
         ({"basis-decay": 1.5}, "basis-decay = 1.5; it must be at most 1"),
         ({"lora-factors": "b", "mode": "full"}, "lora-factors = 'b' with mode = 'full'"),

@@ -1,7 +1,7 @@
 """Full fine-tuning at the cost of an adapter: train factors of every matrix, in a subspace where it may change.
 
-The compressors ``subspace`` and ``tracking`` give every matrix a public basis for this round. Instead of training all
-weights and projecting the change, the coefficients in that basis are trained directly: no gradient and no optimizer
+The compressors ``subspace`` and ``tracking`` give every matrix public bases for this round. Instead of training the
+weights and projecting the change, the coefficients on those bases are trained directly: no gradient and no optimizer
 state for the weights themselves.
 """
 
@@ -30,12 +30,12 @@ class SubspaceTraining:
     Parameters
     ----------
     trainable : Trainable
-        All weights of the model; they stay as they are.
+        Weights of the model; they stay as they are.
     agreement : Agreement
         Its uplink compressor is a :class:`~distro_fed.compression.subspace.Subspace` or a
         :class:`~distro_fed.compression.tracking.Tracking`.
     key : RoundKey
-        Chooses the basis.
+        Chooses the bases.
     """
 
     def __init__(self, trainable: Trainable, agreement: Agreement, key: RoundKey) -> None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
+from distro_fed.errors import ReplicaError
+
 if TYPE_CHECKING:
     import torch
 
@@ -52,7 +54,7 @@ class RoundKey:
 class Residual(Enum):
     """Where that which an update left unsent waits for the next one (error feedback)."""
 
-    #: in coefficient space, which is the same in all rounds
+    #: in coefficient space, which is the same in all rounds, or turns slowly
     IN_COEFFICIENTS = "in coefficients"
     #: in the layout of the tensors, because the space changes from round to round
     IN_TENSORS = "in tensors"
@@ -181,3 +183,12 @@ class Compressor(ABC):
         CorruptBody
             If a count, an order, a range, a value or the length breaks a rule of the codec.
         """
+
+
+def check_memory(compressor: Compressor, layout: Layout, key: RoundKey) -> None:
+    """Raise :class:`ReplicaError` if a key does not hold what a replica of its version remembers."""
+    remembered = compressor.memory_layout(layout, key.version)
+    expected = 0 if remembered is None else remembered.numel
+    given = 0 if key.memory is None else key.memory.numel()
+    if given != expected:
+        raise ReplicaError(f"version {key.version} remembers {expected} values, but its key holds {given}")

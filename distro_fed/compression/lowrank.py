@@ -18,18 +18,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from distro_fed.compression.base import Compressor, Residual, RoundKey
-from distro_fed.compression.orthonormal import coarse, orthonormal_rows
-from distro_fed.compression.public_rows import public_rows
+from distro_fed.compression.base import Residual, RoundKey, check_memory
+from distro_fed.compression.orthonormal import orthonormal_rows, seeded_rows
+from distro_fed.compression.public_rows import check_rank
 from distro_fed.compression.quantized import Quantized, QuantizedCoefficients
-from distro_fed.errors import ReplicaError, SettingsError
+from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout, TensorSpec
-
-_LARGEST_RANK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +51,7 @@ class LowRank(QuantizedCoefficients):
     residual: ClassVar[Residual] = Residual.IN_TENSORS
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rank <= _LARGEST_RANK:
-            raise SettingsError(f"rank is {self.rank}; use 1 to {_LARGEST_RANK}")
+        check_rank(self.rank)
         Quantized(self.bits)
 
     def parameters(self) -> int:
@@ -143,20 +138,6 @@ class LowRank(QuantizedCoefficients):
                 rows = key.memory[known : known + self.rank * size].view(self.rank, size)
             yield where, slice(start, start + self.rank * sent), matrix, rows
             start, known = start + self.rank * sent, known + self.rank * size
-
-
-def check_memory(compressor: Compressor, layout: Layout, key: RoundKey) -> None:
-    """Raise :class:`ReplicaError` if a key does not hold what a replica of its version remembers."""
-    remembered = compressor.memory_layout(layout, key.version)
-    expected = 0 if remembered is None else remembered.numel
-    given = 0 if key.memory is None else key.memory.numel()
-    if given != expected:
-        raise ReplicaError(f"version {key.version} remembers {expected} values, but its key holds {given}")
-
-
-def seeded_rows(name: str, size: int, rank: int, seed: int, version: int) -> NDArray[np.float32]:
-    """Orthonormal rows for the first update, and in place of what an aggregated update does not determine."""
-    return coarse(public_rows(f"distro-fed lowrank\0{seed}\0{version}\0{name}\0{size}", size, rank))
 
 
 def _as_matrix(spec: TensorSpec) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from distro_fed.compression.public_rows import public_rows
 from distro_fed.errors import SettingsError
 
 #: a row that has less than this share of its energy outside the rows before it is replaced
@@ -62,6 +63,11 @@ def coarse(values: NDArray[np.floating]) -> NDArray[np.float32]:
     half = np.uint32(1 << (_CLEARED_BITS - 1))
     mask = np.uint32(2**32 - 2**_CLEARED_BITS)
     return ((bits + half) & mask).view(np.float32)
+
+
+def seeded_rows(name: str, size: int, rank: int, seed: int, version: int) -> NDArray[np.float32]:
+    """Orthonormal rows for the first update, and in place of what an aggregated update does not determine."""
+    return coarse(public_rows(f"distro-fed lowrank\0{seed}\0{version}\0{name}\0{size}", size, rank))
 
 
 def _remainder(row: NDArray[np.floating], made: NDArray[np.float64]) -> NDArray[np.float64] | None:

@@ -7,6 +7,10 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from distro_fed.errors import SettingsError
+
+LARGEST_RANK = 2**16
+
 
 def public_rows(seed: str, size: int, rank: int) -> NDArray[np.float32]:
     """Random rows that are orthonormal by construction, without a factorisation whose last bits differ by machine.
@@ -37,3 +41,9 @@ def public_rows(seed: str, size: int, rank: int) -> NDArray[np.float32]:
     lengths = np.sqrt(np.where(frequencies == 0, 1.0, 2.0) / size)
     rows: NDArray[np.float64] = np.cos(np.pi / (2 * size) * phase) * lengths[:, None] * signs
     return rows.astype(np.float32)
+
+
+def check_rank(rank: int, name: str = "rank", least: int = 1) -> None:
+    """Raise :class:`SettingsError` for a number of rows that a frame's header has no room for."""
+    if not least <= rank <= LARGEST_RANK:
+        raise SettingsError(f"{name} is {rank}; use {least} to {LARGEST_RANK}")

@@ -13,12 +13,10 @@ from typing import ClassVar
 import torch
 
 from distro_fed.compression.base import Residual, RoundKey
-from distro_fed.compression.public_rows import public_rows
+from distro_fed.compression.public_rows import check_rank, public_rows
 from distro_fed.compression.quantized import Quantized, QuantizedCoefficients
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout, TensorSpec
-
-_LARGEST_RANK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +51,8 @@ class Subspace(QuantizedCoefficients):
     residual: ClassVar[Residual] = Residual.NONE
 
     def __post_init__(self) -> None:
-        for name, value, least in (("rank", self.rank, 1), ("final rank", self.final_rank, 0)):
-            if not least <= value <= _LARGEST_RANK:
-                raise SettingsError(f"{name} is {value}; use {least} to {_LARGEST_RANK}")
+        check_rank(self.rank)
+        check_rank(self.final_rank, "final rank", least=0)
         for name, value in (("basis rounds", self.basis_rounds), ("rounds", self.rounds)):
             if value < 1:
                 raise SettingsError(f"{name} of the subspace is {value}; it must be at least 1")

@@ -25,15 +25,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from distro_fed.compression.base import Compressor, RoundKey
-from distro_fed.compression.lowrank import check_memory, seeded_rows
-from distro_fed.compression.orthonormal import orthonormal_rows
+from distro_fed.compression.base import Compressor, RoundKey, check_memory
+from distro_fed.compression.orthonormal import orthonormal_rows, seeded_rows
+from distro_fed.compression.public_rows import check_rank
 from distro_fed.compression.quantized import Quantized, QuantizedCoefficients
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout, TensorSpec
 
-#: ranks below this leave room for the decay in a frame's header
-_LARGEST_RANK = 2**16
 #: the decay is a multiple of 1 / _STEPS, which float32 holds exactly and a frame's header has room for
 _STEPS = 64
 _SIDES = ("out", "in")
@@ -65,8 +63,7 @@ class Tracking(QuantizedCoefficients):
     codec: ClassVar[int] = 7
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rank <= _LARGEST_RANK:
-            raise SettingsError(f"rank is {self.rank}; use 1 to {_LARGEST_RANK}")
+        check_rank(self.rank)
         if not 0 <= self.decay <= 1:
             raise SettingsError(f"decay of the basis is {self.decay}; use 0 to 1")
         Quantized(self.bits)

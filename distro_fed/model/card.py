@@ -40,6 +40,8 @@ class CardFacts:
         Of one client over the whole run, measured.
     loss_before, loss_after : mapping of str to float
         Held-out loss by organisation, in nats a token.
+    trained_modules : str
+        In mode ``"full"`` the only modules that were trained; empty: all.
     """
 
     base_model: str
@@ -53,6 +55,7 @@ class CardFacts:
     bytes_down: int
     loss_before: Mapping[str, float] = field(default_factory=dict)
     loss_after: Mapping[str, float] = field(default_factory=dict)
+    trained_modules: str = ""
 
 
 def write_model_card(folder: str | Path, facts: CardFacts) -> Path:
@@ -102,6 +105,8 @@ def _render(facts: CardFacts) -> str:
         if adapter
         else 'model = AutoModelForCausalLM.from_pretrained("<this folder>")'
     )
+    trained = f"the weights of {facts.trained_modules}" if facts.trained_modules else "every weight"
+    trained = "an adapter" if adapter else trained
     imports = "from peft import PeftModel\n" if adapter else ""
     if adapter and packaged:
         imports = "from distro_fed.model.base import base_model_folder\n" + imports
@@ -118,7 +123,7 @@ They exchanged compressed updates of the model through `distro_fed`, a Flower ex
 |---|---|
 | base model | `{base}` |
 | digest of its weights (BLAKE2b-128) | `{facts.base_digest}` |
-| trained | {"an adapter" if adapter else "every weight"} (`{facts.mode}`) |
+| trained | {trained} (`{facts.mode}`) |
 | compressor | {_cell(facts.compressor)} |
 | rounds | {facts.rounds} |
 | optimizer steps of a client in a round | {facts.local_steps} |

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from distro_fed.errors import LayoutMismatch, SettingsError
-from distro_fed.layout import Layout, TensorSpec
+from distro_fed.errors import LayoutMismatch
+from distro_fed.layout import Layout, TensorSpec, tensors_of
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +173,8 @@ def trainable_full(model: nn.Module, modules: str = "") -> Trainable:
     ----------
     model : torch.nn.Module
     modules : str
-        Train the parameters of these modules alone: last parts of their names with commas between; empty: all.
+        Train the parameters of these modules alone, as :func:`~distro_fed.layout.tensors_of` reads it; empty: all. Of
+        tied weights only the first module has them.
 
     Raises
     ------
@@ -181,22 +182,10 @@ def trainable_full(model: nn.Module, modules: str = "") -> Trainable:
         The model has no module of such a name with parameters of its own.
     """
     parameters = dict(model.named_parameters(remove_duplicate=True))
-    wanted = {name.strip() for name in modules.split(",")} - {""}
-    if wanted:
-        of_module: dict[str, set[int]] = {}
-        for name, module in model.named_modules():
-            own = {id(parameter) for parameter in module.parameters(recurse=False)}
-            of_module.setdefault(name.rpartition(".")[2], set()).update(own)
-        known = {name for name, own in of_module.items() if own}
-        if unknown := sorted(wanted - known):
-            raise SettingsError(
-                f"trained-modules = {modules!r}: the model has no module {unknown[0]!r} with weights of its own; there "
-                f"are {', '.join(sorted(known))}"
-            )
-        chosen = set().union(*(of_module[name] for name in wanted))
-    for parameter in parameters.values():
-        parameter.requires_grad_(not wanted or id(parameter) in chosen)
-    return Trainable(model, {name: one for name, one in parameters.items() if one.requires_grad})
+    chosen = set(tensors_of(list(parameters), modules))
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name in chosen)
+    return Trainable(model, {name: parameters[name] for name in chosen})
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:

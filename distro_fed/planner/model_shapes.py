@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distro_fed.errors import SettingsError
-from distro_fed.layout import Layout, TensorSpec
+from distro_fed.layout import Layout, TensorSpec, tensors_of
 from distro_fed.model.base import base_model_folder
 from distro_fed.model.packaged import SMOLLM2_NAME
 
@@ -162,7 +162,7 @@ def typical_layout(parameters: float) -> Layout:
         "hidden_size": width, "intermediate_size": _inner(width), "num_hidden_layers": layers,
         "num_attention_heads": width // 64, "vocab_size": vocabulary, "tie_word_embeddings": True,
     }  # fmt: skip
-    rest = [TensorSpec("model.rest", (odd,), kind="vector")] if odd else []
+    rest = [TensorSpec("rest", (odd,), kind="vector")] if odd else []
     return Layout([*decoder_layout(config), *rest])
 
 
@@ -211,26 +211,9 @@ def lora_layout(base: Layout, rank: int, modules: str = "all-linear") -> Layout:
 
 
 def trained_layout(base: Layout, modules: str = "") -> Layout:
-    """Tensors of full fine-tuning: all, or those of some modules.
-
-    Parameters
-    ----------
-    base : Layout
-        All tensors of the model.
-    modules : str
-        Last parts of the modules' names, such as ``"up_proj,down_proj"``; empty: all.
-
-    Raises
-    ------
-    SettingsError
-        If a name fits no module.
-    """
-    wanted = {name.strip() for name in modules.split(",")} - {""}
-    by_module = {spec: spec.name.rpartition(".")[0].rpartition(".")[2] for spec in base}
-    known = sorted(set(by_module.values()))
-    if unknown := sorted(wanted.difference(known)):
-        raise SettingsError(f"module {unknown[0]!r} has no weights in this model; there are: {', '.join(known)}")
-    return Layout(spec for spec in base if not wanted or by_module[spec] in wanted)
+    """Tensors of full fine-tuning: all, or those of some modules (:func:`~distro_fed.layout.tensors_of`)."""
+    chosen = set(tensors_of([spec.name for spec in base], modules))
+    return Layout(spec for spec in base if spec.name in chosen)
 
 
 def _inner(width: int) -> int:

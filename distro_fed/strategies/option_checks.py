@@ -59,5 +59,6 @@ def _check_compressors(strategy: DistroStrategy) -> None:
     if strategy.outer_momentum:
         raise SettingsError(
             f"outer_momentum = {strategy.outer_momentum} with compressor {up.name!r}, whose space changes every round: "
-            "what one round has moved has no place in the next; set it to 0, or take quantized, topk, dct-topk or dense"
+            "what one round has moved has no place in the next; set it to 0, or take quantized, topk, dct-topk, "
+            "tracking or dense"
         )

@@ -131,6 +131,13 @@ def saved_replica(saved: Checkpoint, agreement: Agreement) -> Replica:
         mine, there = agreement.facts(), facts["agreement"]
         different = [f"{key}: {there[key]} then, {mine[key]} now" for key in mine if mine[key] != there[key]]
         raise CheckpointError(f"{saved.traffic.parent} is of another run: {'; '.join(different)}")
+    remembered = agreement.uplink.memory_layout(agreement.layout, facts["version"])
+    expected, found = (remembered and remembered.numel) or 0, len(saved.tensors.get("memory", ()))
+    if found != expected:
+        raise CheckpointError(
+            f"{saved.traffic.parent} remembers {found} values of its updates, and {agreement.uplink.describe()} needs "
+            f"{expected}: another release wrote it; start a new run"
+        )
     return Replica(
         agreement, saved.tensors["values"], facts["version"], bytes.fromhex(facts["chain"]), saved.tensors.get("memory")
     )

@@ -106,7 +106,7 @@ class RunState:
         replica, agreement = self.replica, self.replica.agreement
         space = self._space(round_)
         self.outer_step.take_(mean)
-        turn = replica.version % max(1, len(agreement.turns))
+        turn = agreement.turn(replica.version)
         if turn in self.residuals:
             mean.add_(self.residuals[turn])
         try:

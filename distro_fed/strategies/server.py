@@ -272,6 +272,7 @@ def _card_facts(strategy: DistroStrategy, report: RunReport, settings: RunSettin
         bytes_down=round(down),
         loss_before=_known(report.loss_before.per_client),
         loss_after=_known(report.loss_after.per_client),
+        trained_modules=settings.model.trained_modules,
     )  # fmt: skip
 
 

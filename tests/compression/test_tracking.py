@@ -7,8 +7,8 @@ import torch
 
 from distro_fed.agreement import Agreement
 from distro_fed.compression.base import Residual, RoundKey
-from distro_fed.compression.lowrank import LowRank, seeded_rows
-from distro_fed.compression.orthonormal import orthonormal_rows
+from distro_fed.compression.lowrank import LowRank
+from distro_fed.compression.orthonormal import orthonormal_rows, seeded_rows
 from distro_fed.compression.tracking import Tracking
 from distro_fed.errors import ReplicaError, SettingsError
 from distro_fed.layout import Layout, TensorSpec

@@ -38,6 +38,9 @@ def test_a_full_model_is_a_transformers_model(tmp_path: Path) -> None:
     assert card.data.library_name == "transformers"
     assert card.data.base_model == "org/model"
     assert "lora" not in card.data.tags
+    assert "every weight" in card.text
+    some = write_model_card(tmp_path, replace(FACTS, mode="full", trained_modules="up_proj,down_proj"))
+    assert "the weights of up_proj,down_proj" in some.read_text()
     assert "PeftModel" not in card.text
 
 

@@ -126,12 +126,13 @@ def test_full_fine_tuning_of_some_modules_trains_and_lists_those_alone() -> None
     assert {name for name, one in model.named_parameters() if one.requires_grad} == set(trainable.parameters)
 
 
-def test_a_tied_weight_is_chosen_by_either_of_its_modules() -> None:
-    names = [list(trainable_full(tiny_llama(tied=True), module).parameters) for module in ("embed_tokens", "lm_head")]
-    assert names == [["model.embed_tokens.weight"]] * 2
+def test_a_tied_weight_belongs_to_the_embedding() -> None:
+    assert list(trainable_full(tiny_llama(tied=True), "embed_tokens").parameters) == ["model.embed_tokens.weight"]
+    with pytest.raises(SettingsError, match="no module 'lm_head' has weights"):
+        trainable_full(tiny_llama(tied=True), "lm_head")
 
 
 @pytest.mark.parametrize("modules", ["up_proj,gate", "layers", "self_attn"])
 def test_modules_without_weights_of_their_own_are_named(modules: str) -> None:
-    with pytest.raises(SettingsError, match=r"no module '(gate|layers|self_attn)' with weights .* down_proj, embed_"):
+    with pytest.raises(SettingsError, match=r"no module '(gate|layers|self_attn)' has weights .* down_proj, embed_"):
         trainable_full(tiny_llama(), modules)

@@ -120,7 +120,7 @@ def test_what_full_fine_tuning_trains_is_that_of_the_model(modules: str) -> None
 
 
 def test_a_module_that_the_model_does_not_have_is_named() -> None:
-    with pytest.raises(SettingsError, match=r"module 'gate' has no weights in this model; there are: down_proj, embed"):
+    with pytest.raises(SettingsError, match=r"no module 'gate' has weights of its own; there are: down_proj, embed"):
         trained_layout(trainable_full(tiny_llama()).layout, "up_proj,gate")
 
 

@@ -245,6 +245,17 @@ def test_a_resumed_run_may_end_without_saving_but_not_before_what_is_done(tmp_pa
         federation.serve(resume=True)
 
 
+def test_a_checkpoint_that_remembers_too_little_is_refused(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "tracking", rounds=1)
+    federation.serve()
+    saved = read_checkpoint(tmp_path / "run" / "checkpoint")
+    known = len(saved.tensors["memory"])
+    saved.tensors["memory"] = saved.tensors["memory"][1:].clone()
+    server = DistroStrategy(compressor=federation.compressor, resume_from=saved, **federation.options)
+    with pytest.raises(CheckpointError, match=f"remembers {known - 1} values of its updates, and tracking .* {known}:"):
+        server.start(federation.grid(Points()), make_model(), 2)
+
+
 def test_metrics_that_are_not_finite_do_not_stop_a_resume(tmp_path: Path) -> None:
     def run(saved: Checkpoint | None, rounds: int) -> DistroStrategy:
         server = DistroStrategy(

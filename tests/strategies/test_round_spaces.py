@@ -17,6 +17,7 @@ from distro_fed.compression.base import Compressor
 from distro_fed.compression.lowrank import LowRank
 from distro_fed.compression.quantized import Quantized
 from distro_fed.compression.subspace import Subspace
+from distro_fed.compression.tracking import Tracking
 from distro_fed.errors import SettingsError
 from distro_fed.model.trainable import Trainable
 from distro_fed.strategies import DistroStrategy
@@ -28,6 +29,8 @@ CODERS = [
     Subspace(1, bits=2, basis_rounds=2, rounds=5),
     LowRank(2, bits=1),
     LowRank(1, bits=8),
+    Tracking(1, bits=8),
+    Tracking(2, bits=1, decay=0.5),
 ]
 each = pytest.mark.parametrize("coder", CODERS, ids=lambda coder: coder.describe())
 
@@ -46,6 +49,7 @@ class Federation:
             "compressor": coder.name, "bits": getattr(coder, "bits", 1), "rank": getattr(coder, "rank", 1),
             "mode": "full", "final-rank": getattr(coder, "final_rank", 0),
             "basis-rounds": getattr(coder, "basis_rounds", 1), "num-server-rounds": 5,
+            "basis-decay": getattr(coder, "decay", 0.0),
         }  # fmt: skip
         self.grid: LocalGrid | None = None
 
