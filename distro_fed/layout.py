@@ -136,7 +136,7 @@ def tensors_of(names: Sequence[str], modules: str) -> list[str]:
         No tensor belongs to one of them.
     """
     owners = {name: name.rpartition(".")[0].rpartition(".")[2] for name in names}
-    wanted = {module.strip() for module in modules.split(",")} - {""}
+    wanted = {module.strip() for module in modules.split(",")} if modules else set()
     known = set(owners.values()) - {""}
     if unknown := sorted(wanted - known):
         raise SettingsError(

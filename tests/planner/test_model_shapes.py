@@ -122,6 +122,8 @@ def test_what_full_fine_tuning_trains_is_that_of_the_model(modules: str) -> None
 def test_a_module_that_the_model_does_not_have_is_named() -> None:
     with pytest.raises(SettingsError, match=r"no module 'gate' has weights of its own; there are: down_proj, embed"):
         trained_layout(trainable_full(tiny_llama()).layout, "up_proj,gate")
+    with pytest.raises(SettingsError, match="no module '' has weights"):
+        trained_layout(trainable_full(tiny_llama()).layout, ",")
 
 
 @pytest.mark.parametrize("text", ["10", "1e14", "0M", "1e999"])
