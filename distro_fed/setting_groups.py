@@ -109,7 +109,7 @@ class CompressionSettings:
     basis_rounds: int = 1
     #: what the updates so far count beside the next one in the basis of ``tracking``: 0 (not at all) to 1 (all alike),
     #: rounded to a 64th
-    basis_decay: float = 0.97
+    basis_decay: float = 1.0
     #: number format of ``dense``: ``float32``, ``bfloat16`` or ``float16``
     dense_dtype: str = "float32"
     #: scales of ``quantized``, ``subspace``, ``lowrank`` and ``tracking``: ``own`` (each member's update has its own),

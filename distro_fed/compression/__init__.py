@@ -35,7 +35,7 @@ def make_compressor(
     final_rank: int = 0,
     basis_rounds: int = 1,
     rounds: int = 1,
-    basis_decay: float = 0.97,
+    basis_decay: float = 1.0,
 ) -> Compressor:
     """Build a compressor; settings that it does not use are ignored.
 

@@ -7,8 +7,8 @@ and what one step of LoRA does: there B moves on top of A, and A on top of B, ea
 
 * a basis is the sum of the aggregated factors of its side made orthonormal, so a step has the same size in early and
   late rounds, where the factors of LoRA grow;
-* older factors count less in it. Bases turn, what they leave behind stays in the weights, and the sum of all rounds has
-  full rank.
+* bases turn, what they leave behind stays in the weights, and the sum of all rounds has a higher rank than each. Older
+  factors may count less in a basis, so that it turns faster.
 
 A basis out of the last update alone would follow the noise of its batches; the gradient of LoRA's A looks through a B
 that all updates have made, and so it does here.
@@ -58,7 +58,7 @@ class Tracking(QuantizedCoefficients):
 
     rank: int = 1
     bits: int = 1
-    decay: float = 62 / 64
+    decay: float = 1.0
     name: ClassVar[str] = "tracking"
     codec: ClassVar[int] = 7
 

@@ -26,7 +26,7 @@ def test_settings_reach_the_compressor() -> None:
         "dct-topk density=1/8 chunk=64",
         "subspace rank=2 bits=3",
         "lowrank rank=2 bits=3",
-        "tracking rank=2 bits=3 decay=62/64",
+        "tracking rank=2 bits=3 decay=64/64",
     ]
 
 
