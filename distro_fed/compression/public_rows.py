@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from distro_fed.errors import SettingsError
 
-LARGEST_RANK = 2**16
+_LARGEST_RANK = 2**16
 
 
 def public_rows(seed: str, size: int, rank: int) -> NDArray[np.float32]:
@@ -45,5 +45,5 @@ def public_rows(seed: str, size: int, rank: int) -> NDArray[np.float32]:
 
 def check_rank(rank: int, name: str = "rank", least: int = 1) -> None:
     """Raise :class:`SettingsError` for a number of rows that a frame's header has no room for."""
-    if not least <= rank <= LARGEST_RANK:
-        raise SettingsError(f"{name} is {rank}; use {least} to {LARGEST_RANK}")
+    if not least <= rank <= _LARGEST_RANK:
+        raise SettingsError(f"{name} is {rank}; use {least} to {_LARGEST_RANK}")

@@ -131,8 +131,8 @@ def saved_replica(saved: Checkpoint, agreement: Agreement) -> Replica:
         mine, there = agreement.facts(), facts["agreement"]
         different = [f"{key}: {there[key]} then, {mine[key]} now" for key in mine if mine[key] != there[key]]
         raise CheckpointError(f"{saved.traffic.parent} is of another run: {'; '.join(different)}")
-    remembered = agreement.uplink.memory_layout(agreement.layout, facts["version"])
-    expected, found = (remembered and remembered.numel) or 0, len(saved.tensors.get("memory", ()))
+    expected = agreement.keyframe_space(facts["version"]).numel - agreement.layout.numel
+    found = len(saved.tensors.get("memory", ()))
     if found != expected:
         raise CheckpointError(
             f"{saved.traffic.parent} remembers {found} values of its updates, and {agreement.uplink.describe()} needs "
