@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flwr")
 
+#: norm that no training comes near; however many such steps follow, the values stay below 2**64 and can be coded
+LARGEST_STEP = 2.0**32
+
 
 class RunState:
     """Replica, traffic and history of a run, and the round that is going on.
@@ -92,8 +95,8 @@ class RunState:
     def advance(self, round_: int, mean: torch.Tensor, measured: Sequence[float] = ()) -> torch.Tensor | None:
         """Take the outer step on the members' mean, compress it once more and apply it, exactly as every member will.
 
-        Returns None, with the replica unchanged and without momentum, if the step cannot be coded: a member may send
-        numbers that are finite and yet too large.
+        Returns None, with the replica unchanged and without momentum, if the step cannot be coded or is longer than
+        :data:`LARGEST_STEP`: a member may send numbers that are finite and yet too large.
 
         Parameters
         ----------
@@ -110,6 +113,7 @@ class RunState:
         if turn in self.residuals:
             mean.add_(self.residuals[turn])
         try:
+            _check_length(mean)
             body = agreement.downlink.encode(mean, space, seed=_rounding_seed(agreement.seed, round_))
         except TrainingError as error:
             self.outer_step.reset()  # those numbers would come back with it
@@ -163,6 +167,14 @@ def begin(strategy: DistroStrategy, initial: ArrayRecord | InitialModel, flower_
             )
         state.first_round = state.done + 1
     return state
+
+
+def _check_length(step: torch.Tensor) -> None:
+    import torch
+
+    length = float(torch.linalg.vector_norm(step))
+    if not length < LARGEST_STEP:  # a NaN compares false
+        raise TrainingError(f"its norm is {length:g}, and a step must be shorter than {LARGEST_STEP:g}")
 
 
 def _rounding_seed(seed: int, round_: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -69,6 +70,19 @@ def test_a_mean_that_cannot_be_coded_costs_the_round_and_the_momentum() -> None:
     assert torch.equal(server.replica.values, before)
     assert state.advance(3, third.clone()) is not None
     torch.testing.assert_close(server.replica.values, before + 1.9 * third, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("compressor", "options"), [("dense", {}), ("quantized", {}), ("tracking", {"rank": 1})])
+def test_however_large_the_means_the_model_can_be_sent(compressor: str, options: dict[str, int]) -> None:
+    """Finite updates that add up to what no keyframe holds: the rounds that they spoil are skipped, and no other."""
+    server, state = prepared(compressor=make_compressor(compressor, **options))
+    agreement = server.replica.agreement
+    advanced = []
+    for number, size in enumerate([1.0, 1e6, 1.7e19, 1e18, 1e7, 1e7] * 2, 1):
+        space = agreement.space(server.replica.key(number))
+        advanced.append(state.advance(number, torch.full((space.numel,), size)) is not None)
+        server.replica.keyframe(number)
+    assert advanced[:6] == [True, True, False, False, True, True]
 
 
 def test_a_second_run_starts_without_momentum() -> None:
