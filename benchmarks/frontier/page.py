@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from benchmarks.frontier.table import Row, Run, rows, sweep
+from benchmarks.frontier.table import Row, Run, Tried, rows, sweep
 from distro_fed.files import write_atomically
 from distro_fed.reporting.charts import Axis, Series, line_chart
 from distro_fed.reporting.page_style import STYLE
@@ -95,16 +95,16 @@ def _html(table: Sequence[Row], runs: Sequence[Run]) -> str:
             f'<div class="scroll">{_html_table(group)}</div></section>'
         )
     tried = "".join(
-        f"<tr><td>{escape(task)}</td><td class=words>{escape(pipeline)}</td><td>{steps}</td><td>{rate:g}</td>"
-        f"<td>{loss:.4f}</td><td>{seeds}</td></tr>"
-        for task, pipeline, steps, rate, loss, seeds in sweep(runs)
+        f"<tr><td>{escape(one.task)}</td><td class=words>{escape(one.pipeline)}</td><td>{one.steps}</td>"
+        f"<td>{_who(one)}</td><td>{one.learning_rate:g}</td><td>{one.loss:.4f}</td><td>{one.seeds}</td></tr>"
+        for one in sweep(runs)
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Loss against bytes</title>'
         f"<style>{STYLE}</style></head><body><main><h1>Loss against bytes</h1>{''.join(parts)}"
         '<section class="card"><details><summary>Every learning rate tried</summary><table><thead><tr><th>task</th>'
-        "<th class=words>pipeline</th><th>steps</th><th>rate</th><th>loss</th><th>seeds</th></tr></thead>"
-        f"<tbody>{tried}</tbody></table></details></section></main></body></html>\n"
+        "<th class=words>pipeline</th><th>steps</th><th>clients</th><th>rate</th><th>loss</th><th>seeds</th></tr>"
+        f"</thead><tbody>{tried}</tbody></table></details></section></main></body></html>\n"
     )
 
 
@@ -143,12 +143,18 @@ def _markdown(table: Sequence[Row]) -> str:
 
 
 def _markdown_sweep(runs: Sequence[Run]) -> str:
-    tried: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for _, pipeline, steps, rate, loss, seeds in sweep(runs):
-        tried[(pipeline, steps)].append(f"{rate:g}: {loss:.4f}" + (f" ({seeds} seeds)" if seeds > 1 else ""))
-    lines = ["| pipeline | steps | learning rate: loss |", "|---|---|---|"]
-    lines += [f"| {pipeline} | {steps} | {'; '.join(tries)} |" for (pipeline, steps), tries in tried.items()]
+    tried: dict[tuple[str, int, str], list[str]] = defaultdict(list)
+    for one in sweep(runs):
+        many = f" ({one.seeds} seeds)" if one.seeds > 1 else ""
+        tried[one.pipeline, one.steps, _who(one)].append(f"{one.learning_rate:g}: {one.loss:.4f}{many}")
+    lines = ["| pipeline | steps | clients | learning rate: loss |", "|---|---|---|---|"]
+    lines += [f"| {pipeline} | {steps} | {who} | {'; '.join(losses)} |"
+              for (pipeline, steps, who), losses in tried.items()]  # fmt: skip
     return "\n".join(lines)
+
+
+def _who(one: Tried) -> str:
+    return f"{one.clients}" + (f", {one.participation:g} of them a round" if one.participation < 1 else "")
 
 
 def _replace(text: str, name: str, content: str) -> str:

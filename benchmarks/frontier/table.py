@@ -95,14 +95,41 @@ def best_rate(group: Sequence[Run]) -> list[Run]:
     return sorted(chosen, key=lambda run: run["seed"])
 
 
-def sweep(runs: Iterable[Run]) -> list[tuple[str, str, int, float, float, int]]:
-    """Every learning rate tried: task, pipeline, steps, rate, mean loss, seeds."""
+@dataclass(frozen=True, order=True)
+class Tried:
+    """One learning rate of one pipeline; a share of the clients may train in a round.
+
+    Attributes
+    ----------
+    task, pipeline : str
+    steps, clients : int
+    participation, learning_rate, outer_learning_rate : float
+    loss : float
+        Held-out loss, nats a token: mean over seeds.
+    seeds : int
+        How many.
+    """
+
+    task: str
+    pipeline: str
+    steps: int
+    clients: int
+    participation: float
+    learning_rate: float
+    outer_learning_rate: float
+    loss: float
+    seeds: int
+
+
+def sweep(runs: Iterable[Run]) -> list[Tried]:
+    """Every learning rate tried."""
     tried: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for run in runs:
         if "learning-rate" in run["settings"]:
+            task, *setting = _setting(run)
             rate = run["settings"]["learning-rate"], run["settings"].get("outer-learning-rate", 1.0)
-            tried[(run["task"], run["pipeline"], run["steps"], *rate)].append(run["loss"])
-    return [(*key[:4], mean(losses), len(losses)) for key, losses in sorted(tried.items())]
+            tried[(task, run["pipeline"], *setting, *rate)].append(run["loss"])
+    return sorted(Tried(*key, mean(losses), len(losses)) for key, losses in tried.items())
 
 
 def _setting(run: Run) -> tuple[Any, ...]:

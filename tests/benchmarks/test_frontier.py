@@ -164,8 +164,17 @@ def test_of_two_baselines_the_one_with_more_of_the_seeds_is_compared() -> None:
 
 
 def test_every_rate_tried_is_listed() -> None:
-    assert [entry[3:] for entry in sweep([finished("a", 2.0), finished("a", 3.0, rate=2e-3)])] == [
-        (1e-3, 2.0, 1), (2e-3, 3.0, 1)
+    found = sweep([finished("a", 2.0), finished("a", 3.0, rate=2e-3)])
+    assert [(one.learning_rate, one.loss, one.seeds) for one in found] == [(1e-3, 2.0, 1), (2e-3, 3.0, 1)]
+
+
+def test_runs_with_other_clients_are_no_seeds_of_one_another() -> None:
+    few = finished("a", 3.0)
+    few = {**few, "settings": {**few["settings"], "fraction-train": 0.1}}
+    many = {**finished("a", 4.0), "clients": 20}
+    found = sweep([finished("a", 2.0), few, many])
+    assert [(one.clients, one.participation, one.loss, one.seeds) for one in found] == [
+        (4, 0.1, 3.0, 1), (4, 1.0, 2.0, 1), (20, 1.0, 4.0, 1)
     ]  # fmt: skip
 
 
