@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from distro_fed.reporting.references import allreduce_bf16, fedavg_full_bf16, ratio
 
 Run = Mapping[str, Any]
+_Name = TypeVar("_Name")
 #: what is tuned for every pipeline, and therefore does not make another pipeline
 TUNED = ("learning-rate", "outer-learning-rate")
 BASELINES = ("R1", "R2")
@@ -35,10 +36,9 @@ class Row:
     loss, loss_spread : float
         Held-out loss, nats a token: mean, and standard deviation over seeds (0 for one seed).
     loss_best_baseline : float or None
-        The better of the tuned R1 and R2 at the same steps and clients, on the same seeds; of the two, one with fewer
-        of these seeds does not compete.
+        The better of the tuned R1 and R2 at the same steps and clients, on those of the seeds that it has.
     gap_nats : float or None
-        Mean over seeds of the difference.
+        Mean of the difference over these seeds.
     bytes_up, bytes_down : float
         Of one client over the whole run.
     ratio_r1, ratio_r2 : float or None
@@ -84,15 +84,20 @@ def rows(runs: Iterable[Run]) -> list[Row]:
 
 
 def best_rate(group: Sequence[Run]) -> list[Run]:
-    """Runs of the best learning rate of a pipeline; rates with fewer seeds than others do not compete."""
+    """Runs of the best learning rate of a pipeline."""
     variants: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for run in group:
         variants[tuple(run["settings"].get(name) for name in TUNED)].append(run)
-    most = max(len(runs) for runs in variants.values())
-    chosen = min(
-        (runs for runs in variants.values() if len(runs) == most), key=lambda runs: mean(run["loss"] for run in runs)
-    )
-    return sorted(chosen, key=lambda run: run["seed"])
+    losses = {rate: {run["seed"]: run["loss"] for run in runs} for rate, runs in variants.items()}
+    return sorted(variants[_lowest(losses)], key=lambda run: run["seed"])
+
+
+def _lowest(losses: Mapping[_Name, Mapping[int, float]]) -> _Name:
+    """Whose losses by seed are lowest, on the seeds that all have; without such, of those with the most seeds."""
+    shared = set.intersection(*(set(one) for one in losses.values()))
+    most = max(map(len, losses.values()))
+    compete = [name for name, one in losses.items() if shared or len(one) == most]
+    return min(compete, key=lambda name: mean(losses[name][seed] for seed in shared or losses[name]))
 
 
 @dataclass(frozen=True, order=True)
@@ -157,9 +162,11 @@ def _row(runs: Sequence[Run], baselines: Sequence[Sequence[Run]]) -> Row:
     local_steps = 1 if every_step else settings.get("local-steps", 10) if first["rounds"] else 0
     participation = settings.get("fraction-train", 1.0)
     up, down = mean(run["bytes_up"] for run in runs), mean(run["bytes_down"] for run in runs)
-    known = [{run["seed"]: run["loss"] for run in group if run["seed"] in losses} for group in baselines]
-    most = max(map(len, known), default=0)
-    best = min((one for one in known if most and len(one) == most), key=lambda one: mean(one.values()), default=None)
+    known = {
+        i: {run["seed"]: run["loss"] for run in group if run["seed"] in losses} for i, group in enumerate(baselines)
+    }
+    known = {number: one for number, one in known.items() if one}
+    best = known[_lowest(known)] if known else None
     reference = None if best is None else mean(best.values())
     gap = None if best is None else mean(losses[seed] - loss for seed, loss in best.items())
     counts = {

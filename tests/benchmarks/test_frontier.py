@@ -145,8 +145,14 @@ def test_the_best_rate_of_each_pipeline_is_compared() -> None:
     assert row.ratio_r2 == pytest.approx(20 * 2 * 2 * 3 / 4 * 2e6 / 2000)
 
 
-def test_rates_with_fewer_seeds_do_not_compete() -> None:
-    table = rows([finished("a", 2.0, 0), finished("a", 2.2, 1), finished("a", 1.9, 0, rate=2e-3)])
+def test_rates_are_compared_on_the_seeds_that_they_share() -> None:
+    """A rate that was tried with one seed is not passed over because another has more."""
+    table = rows([finished("a", 2.0, 0), finished("a", 1.0, 1), finished("a", 1.9, 0, rate=2e-3)])
+    assert (table[0].loss, table[0].learning_rate, table[0].seeds) == (1.9, 2e-3, [0])
+
+
+def test_rates_without_a_seed_in_common_are_compared_by_how_many_they_have() -> None:
+    table = rows([finished("a", 2.0, 0), finished("a", 2.2, 1), finished("a", 1.9, 2, rate=2e-3)])
     assert table[0].loss == pytest.approx(2.1) and table[0].seeds == [0, 1]
 
 
@@ -156,11 +162,11 @@ def test_only_seeds_that_both_sides_have_are_compared() -> None:
     assert row.loss_best_baseline == 2.0 and row.gap_nats == pytest.approx(0.1)
 
 
-def test_of_two_baselines_the_one_with_more_of_the_seeds_is_compared() -> None:
-    table = rows([finished("R1", 1.0, 0), finished("R2", 2.0, 0), finished("R2", 2.4, 1), finished("a", 2.1, 0),
+def test_of_two_baselines_the_better_on_their_common_seeds_is_compared() -> None:
+    table = rows([finished("R1", 1.0, 0), finished("R2", 2.0, 0), finished("R2", 0.4, 1), finished("a", 2.1, 0),
                   finished("a", 2.7, 1)])  # fmt: skip
     row = next(row for row in table if row.pipeline == "a")
-    assert row.loss_best_baseline == pytest.approx(2.2) and row.gap_nats == pytest.approx(0.2)
+    assert row.loss_best_baseline == 1.0 and row.gap_nats == pytest.approx(1.1)
 
 
 def test_every_rate_tried_is_listed() -> None:
