@@ -163,7 +163,8 @@ def _row(runs: Sequence[Run], baselines: Sequence[Sequence[Run]]) -> Row:
     participation = settings.get("fraction-train", 1.0)
     up, down = mean(run["bytes_up"] for run in runs), mean(run["bytes_down"] for run in runs)
     known = {
-        i: {run["seed"]: run["loss"] for run in group if run["seed"] in losses} for i, group in enumerate(baselines)
+        number: {run["seed"]: run["loss"] for run in group if run["seed"] in losses}
+        for number, group in enumerate(baselines)
     }
     known = {number: one for number, one in known.items() if one}
     best = known[_lowest(known)] if known else None
