@@ -115,7 +115,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.pipeline,
         f"{row.loss:.4f}" + (f" ± {row.loss_spread:.4f}" if len(row.seeds) > 1 else ""),
-        "" if row.gap_nats is None else f"{row.gap_nats:+.4f}",
+        _gap(row),
         format_bytes(row.bytes_up),
         format_bytes(row.bytes_down),
         format_ratio(row.ratio_r1),
@@ -125,6 +125,13 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.learning_rate:g}" + (f" x {row.outer_learning_rate:g}" if row.outer_learning_rate != 1 else ""),
         ", ".join(map(str, row.seeds)),
     )
+
+
+def _gap(row: Row) -> str:
+    if row.gap_nats is None:
+        return ""
+    on = "" if row.gap_seeds == row.seeds else f" (seed {', '.join(map(str, row.gap_seeds))})"
+    return f"{row.gap_nats:+.4f}{on}"
 
 
 def _html_table(group: Sequence[Row]) -> str:

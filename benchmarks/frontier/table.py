@@ -39,6 +39,8 @@ class Row:
         The better of the tuned R1 and R2 at the same steps and clients, on those of the seeds that it has.
     gap_nats : float or None
         Mean of the difference over these seeds.
+    gap_seeds : list of int
+        These seeds.
     bytes_up, bytes_down : float
         Of one client over the whole run.
     ratio_r1, ratio_r2 : float or None
@@ -62,6 +64,7 @@ class Row:
     loss_spread: float
     loss_best_baseline: float | None
     gap_nats: float | None
+    gap_seeds: list[int]
     bytes_up: float
     bytes_down: float
     ratio_r1: float | None
@@ -191,6 +194,7 @@ def _row(runs: Sequence[Run], baselines: Sequence[Sequence[Run]]) -> Row:
         loss_spread=stdev(losses.values()) if len(losses) > 1 else 0.0,
         loss_best_baseline=reference,
         gap_nats=gap,
+        gap_seeds=sorted(best or ()),
         bytes_up=up,
         bytes_down=down,
         ratio_r1=ratio(fedavg_full_bf16(**counts).total, up + down) if sends else None,

@@ -167,6 +167,13 @@ def test_of_two_baselines_the_better_on_their_common_seeds_is_compared() -> None
                   finished("a", 2.7, 1)])  # fmt: skip
     row = next(row for row in table if row.pipeline == "a")
     assert row.loss_best_baseline == 1.0 and row.gap_nats == pytest.approx(1.1)
+    assert row.gap_seeds == [0] and row.seeds == [0, 1]
+
+
+def test_a_gap_over_fewer_seeds_than_the_loss_says_so(tmp_path: Path) -> None:
+    (tmp_path / "frontier.md").write_text(MARKED)
+    write_all([finished("R1", 1.0, 0), finished("a", 2.0, 0), finished("a", 4.0, 1)], tmp_path)
+    assert "| +1.0000 (seed 0) |" in (tmp_path / "frontier.md").read_text()
 
 
 def test_every_rate_tried_is_listed() -> None:
