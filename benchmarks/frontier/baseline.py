@@ -73,11 +73,10 @@ class Baseline:
             group["lr"] = max(learning_rate_at(step, self.steps, self.training), 1e-12)
 
     def outcome(self, curve: list[float], sent: float | None = None, received: float | None = None) -> Outcome:
-        """Measure the model; without bytes, those of a ring all-reduce in bfloat16."""
+        """Measure the model; without bytes, those of a ring all-reduce of what is trained, in bfloat16."""
         if sent is None or received is None:
-            traffic = allreduce_bf16(
-                parameters=self.loaded.parameters, clients=len(self.clients), rounds=self.steps, local_steps=1
-            )
+            trained = sum(parameter.numel() for parameter in self.parameters)
+            traffic = allreduce_bf16(parameters=trained, clients=len(self.clients), rounds=self.steps, local_steps=1)
             sent, received = traffic.sent, traffic.received
         self.model.eval()
         losses = self.task.losses(self.model, self.loaded.tokenizer)

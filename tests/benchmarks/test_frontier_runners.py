@@ -50,6 +50,12 @@ def test_many_processes_compute_what_one_does(task: Task) -> None:
     assert (many.bytes_up, many.rounds) == (one.bytes_up, one.rounds)
 
 
+def test_an_all_reduce_sends_what_is_trained_and_no_more(task: Task) -> None:
+    everything, some = run(task, "all-reduce"), run(task, "all-reduce", **{"trained-modules": "down_proj"})
+    assert 0 < some.bytes_up < everything.bytes_up / 4
+    assert some.parameters == everything.parameters
+
+
 def test_an_unknown_runner_is_named() -> None:
     with pytest.raises(ValueError, match="all-reduce"):
         runner("fast")
