@@ -153,7 +153,7 @@ def test_a_preset_fills_in_what_stands_at_its_default() -> None:
     settings = RunSettings.from_run_config({"preset": "lora-default", "peft.r": 4, **app})
     assert settings.compression.error_feedback and settings.compression.server_residual
     assert settings.compression.bits == 1 and settings.model.peft["r"] == 4
-    assert settings.model.peft["target_modules"] == "gate_proj,up_proj,down_proj"
+    assert settings.model.peft["target_modules"] == "all-linear"
     assert RunSettings.from_run_config({"preset": "stateless", **app}).compression.bits == 4
     assert RunSettings.from_run_config({"preset": "stateless", **app, "bits": 2}).compression.bits == 2
 

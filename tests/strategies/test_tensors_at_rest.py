@@ -87,7 +87,7 @@ def test_one_step_of_lora_a_round_learns_as_well_as_with_own_scales(members: Mem
     }  # fmt: skip
     nodes = [{"data": str(tmp_path / "data"), "name": own.name, "simulation": False} for own in members.folders]
     own = lowered(
-        preset | {"preset": "lora-default"},
+        preset | {"preset": "lora-default", "peft.r": 1, "peft.target-modules": "gate_proj,up_proj,down_proj"},
         [{**node, "state-dir": str(tmp_path / "own" / str(node["name"]))} for node in nodes], rounds,
     )  # fmt: skip
     secure = lowered(
