@@ -38,10 +38,10 @@ PIPELINES: dict[str, dict[str, Any]] = {
         "server-residual": True, "peft.r": 2, "peft.lora-alpha": 2, "peft.target-modules": "all-linear",
         "learning-rate": 1.5e-2,
     },
-    # nothing is kept here either; the mean of the members' signs needs a second bit on its way down
+    # every linear layer, on bases that follow the updates: clients keep nothing between rounds
     "full-default": {
-        **_EVERY_STEP, "mode": "full", "compressor": "subspace", "bits": 1, "downlink-bits": 2, "rank": 8,
-        "learning-rate": 2e-2,
+        **_EVERY_STEP, "mode": "full", "compressor": "tracking", "bits": 1, "rank": 4, "server-residual": True,
+        "learning-rate": 1e-2,
     },
     # nothing is kept between rounds, at client or server; four bits make up for the residuals
     "stateless": {**_EVERY_STEP, **_RANK_ONE, "bits": 4},

@@ -158,6 +158,13 @@ def test_a_preset_fills_in_what_stands_at_its_default() -> None:
     assert RunSettings.from_run_config({"preset": "stateless", **app, "bits": 2}).compression.bits == 2
 
 
+def test_the_preset_of_full_fine_tuning_keeps_nothing_at_the_clients() -> None:
+    settings = RunSettings.from_run_config({"preset": "full-default"})
+    assert settings.compression.compressor == "tracking" and settings.compression.rank == 4
+    assert settings.compression.server_residual and not settings.compression.error_feedback
+    assert settings.training.learning_rate == 1e-2
+
+
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_preset_is_a_run(name: str) -> None:
     settings = RunSettings.from_run_config({"preset": name})

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from distro_fed.clients import RoundInfo, TrainResult, make_client_app
+from distro_fed.clients import RoundInfo, TrainResult
 from distro_fed.compression import make_compressor
-from distro_fed.model.configured import load_trainable
-from distro_fed.settings import RunSettings
 from distro_fed.strategies.common_scales import ScaleRule
-from distro_fed.strategies.server import strategy_from_settings
-from distro_fed.transport.local_grid import LocalGrid
 from tests import federation
 from tests.strategies.secure_members import Members
-from tests.tiny import tiny_model_folder
+from tests.strategies.whole_pipeline import lowered, write_task
 
 
 @pytest.fixture
@@ -61,31 +55,12 @@ def test_a_tensor_that_moves_late_is_not_lost_and_one_that_never_does_stays(
             seen.clear()
 
 
-def lowered(config: dict[str, Any], nodes: list[dict[str, Any]], rounds: int) -> float:
-    """How far a run of the tiny model brings the mean held-out loss down."""
-    settings = RunSettings.from_run_config(config)
-    loaded = load_trainable(settings)
-    strategy = strategy_from_settings(settings, loaded.base_digest)
-    grid = LocalGrid(make_client_app(), len(nodes), run_config=config, node_configs=nodes)
-    strategy.start(grid, loaded.trainable, rounds)
-    assert strategy.replica.version == rounds
-    before, after = (list(strategy.progress.held_out[round_].values()) for round_ in (0, rounds))
-    return sum(before) / len(before) - sum(after) / len(after)
-
-
 def test_one_step_of_lora_a_round_learns_as_well_as_with_own_scales(members: Members, tmp_path: Path) -> None:
     """In the first round all of A stays, and members send coins for it."""
-    tiny_model_folder(tmp_path / "model")
-    (tmp_path / "data").mkdir()
-    rows = [json.dumps({"prompt": f"{index % 5}:", "completion": f" answer {index % 5}"}) for index in range(24)]
-    for split, part in (("train", rows), ("test", rows[:5])):
-        (tmp_path / "data" / f"{split}.jsonl").write_text("\n".join(part))
+    task, node = write_task(tmp_path)
     rounds = 10
-    preset = {
-        "preset": "secure", "base-model": str(tmp_path / "model"), "local-steps": 1, "learning-rate": 1e-2,
-        "max-length": 32, "num-server-rounds": rounds, "round-timeout": 10.0,
-    }  # fmt: skip
-    nodes = [{"data": str(tmp_path / "data"), "name": own.name, "simulation": False} for own in members.folders]
+    preset = {**task, "preset": "secure", "local-steps": 1, "learning-rate": 1e-2, "num-server-rounds": rounds}
+    nodes = [{**node, "name": own.name} for own in members.folders]
     own = lowered(
         preset | {"preset": "lora-default", "peft.r": 1, "peft.target-modules": "gate_proj,up_proj,down_proj"},
         [{**node, "state-dir": str(tmp_path / "own" / str(node["name"]))} for node in nodes], rounds,
