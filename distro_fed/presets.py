@@ -31,12 +31,11 @@ _RANK_ONE: dict[str, Any] = {
 #: whole pipelines by name, for the setting ``preset``; docs/frontier.md has what they lose. Where a round takes much
 #: longer than a step, as in a deployment, more ``local-steps`` are faster, and lose more.
 PIPELINES: dict[str, dict[str, Any]] = {
-    # rank 2 on all layers loses nothing in longer runs either, where _RANK_ONE, at a third of the bytes, does; after a
-    # single step nothing is left for the clients' residual: it is for those who set more local-steps
+    # more of the same adapter: it loses nothing in longer runs either, where rank 1 at a third of the bytes does; after
+    # a single step nothing is left for the clients' residual: it is for those who set more local-steps
     "lora-default": {
-        **_EVERY_STEP, "mode": "lora", "compressor": "quantized", "bits": 1, "error-feedback": True,
-        "server-residual": True, "peft.r": 2, "peft.lora-alpha": 2, "peft.target-modules": "all-linear",
-        "learning-rate": 1.5e-2,
+        **_EVERY_STEP, **_RANK_ONE, "bits": 1, "error-feedback": True, "server-residual": True, "peft.r": 2,
+        "peft.target-modules": "all-linear",
     },
     # every linear layer, on bases that follow the updates: clients keep nothing between rounds
     "full-default": {
