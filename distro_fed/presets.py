@@ -12,12 +12,15 @@ COMPRESSOR_PRESETS: dict[str, dict[str, Any]] = {
     "subspace": {"bits": 1, "rank": 1},
     "lowrank": {"bits": 4, "rank": 4},
     "tracking": {"bits": 1, "rank": 1},
+    "tracking-topk": {"density": 1 / 16, "rank": 2},
     "topk": {"density": 1 / 64},
     "dct-topk": {"density": 1 / 512},
     "dense": {},
 }
 #: compressors whose coefficients are what is trained
-TRAINED_INSIDE = ("subspace", "tracking")
+TRAINED_INSIDE = ("subspace", "tracking", "tracking-topk")
+#: compressors that leave coefficients out
+SELECTING = ("topk", "dct-topk", "tracking-topk")
 LEARNING_RATES = {"lora": 5e-3, "full": 1e-4, "subspace": 2e-2, "core": 5e-2}
 
 # Rounds of one step: at one bit a value they lose least for every byte (docs/frontier.md). Checkpoints and evaluations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distro_fed.errors import SettingsError
-from distro_fed.presets import DEFAULT_COMPRESSOR, TRAINED_INSIDE
+from distro_fed.presets import DEFAULT_COMPRESSOR, SELECTING, TRAINED_INSIDE
 
 if TYPE_CHECKING:
     from distro_fed.settings import RunSettings
@@ -34,7 +34,7 @@ def check_combinations(settings: RunSettings) -> None:
     if mode == "full" and settings.model.dtype == "float16" and name not in TRAINED_INSIDE:
         raise SettingsError(
             "dtype = 'float16' with mode = 'full': AdamW divides by numbers that are 0 in float16; take dtype = "
-            "'bfloat16' or 'float32', or compressor = 'subspace' or 'tracking', which train in float32"
+            f"'bfloat16' or 'float32', or a compressor that trains in float32: {', '.join(TRAINED_INSIDE)}"
         )
     if settings.model.trained_modules and mode != "full":
         raise SettingsError(
@@ -95,10 +95,10 @@ def _check_lora_factors(settings: RunSettings) -> None:
 
 def _check_aggregation(settings: RunSettings) -> None:
     federation, name = settings.federation, compressor_name(settings)
-    if federation.aggregation == "contributors" and name not in ("topk", "dct-topk"):
+    if federation.aggregation == "contributors" and name not in SELECTING:
         raise SettingsError(
             f"aggregation = 'contributors' with compressor = {name!r}, of which every member sends every coefficient; "
-            "take 'mean', which is the same there, or compressor = 'topk' or 'dct-topk'"
+            "take 'mean', which is the same there, or one of the compressors {', '.join(SELECTING)}"
         )
     if not federation.outer_learning_rate:
         raise SettingsError("outer-learning-rate = 0.0 would never change the model; 1 applies the mean as it is")

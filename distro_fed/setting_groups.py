@@ -64,7 +64,8 @@ class TrainingSettings:
     #: ``adamw``, ``sgd`` or ``muon`` (AdamW for embeddings, head and vectors)
     optim: str = "adamw"
     #: ``fresh``: a new optimizer in every round; ``kept``: its moments stay at the client from round to round, in
-    #: ``state-dir`` (not with ``subspace`` and ``tracking``, whose coefficients start at 0 in every round)
+    #: ``state-dir`` (not with ``subspace``, ``tracking`` and ``tracking-topk``, whose coefficients start at 0 in every
+    #: round)
     optimizer_state: str = "fresh"
     #: momentum of ``sgd`` and ``muon`` (published with 0.95)
     momentum: float = 0.0
@@ -90,25 +91,27 @@ class TrainingSettings:
 class CompressionSettings:
     """How updates are compressed, up and down."""
 
-    #: ``auto``, ``dct-topk``, ``topk``, ``quantized``, ``subspace``, ``lowrank``, ``tracking`` or ``dense``
+    #: ``auto``, ``dct-topk``, ``topk``, ``quantized``, ``subspace``, ``lowrank``, ``tracking``, ``tracking-topk`` or
+    #: ``dense``
     compressor: str = "auto"
-    #: share of coefficients that ``topk`` and ``dct-topk`` send, 0 < density <= 1; 0: preset
+    #: share of coefficients that ``topk``, ``dct-topk`` and ``tracking-topk`` send, 0 < density <= 1; 0: preset
     density: float = 0.0
     #: where ``topk`` looks for the largest: ``global`` (one threshold for the model) or ``chunk`` (a quota for each
     #: 64 x 64 values of a matrix)
     selection: str = "global"
     #: bits a value in ``quantized``, ``subspace``, ``lowrank`` and ``tracking``, 1 to 8; 0: preset
     bits: int = 0
-    #: bits of a selected value in ``topk`` and ``dct-topk``: 1 (the sign) or 2 (one of two magnitudes too)
+    #: bits of a selected value in ``topk``, ``dct-topk`` and ``tracking-topk``: 1 (the sign) or 2 (one of two
+    #: magnitudes too)
     value_bits: int = 1
-    #: rank of the basis in ``subspace``, ``lowrank`` and ``tracking``; 0: preset
+    #: rank of the basis in ``subspace``, ``lowrank``, ``tracking`` and ``tracking-topk``; 0: preset
     rank: int = 0
     #: rank of the ``subspace`` in the last round, reached in equal steps; 0: the same in all rounds
     final_rank: int = 0
     #: rounds that share one basis of ``subspace``
     basis_rounds: int = 1
-    #: what the updates so far count beside the next one in the basis of ``tracking``: 0 (not at all) to 1 (all alike),
-    #: rounded to a 64th
+    #: what the updates so far count beside the next one in the basis of ``tracking`` and ``tracking-topk``: 0 (not at
+    #: all) to 1 (all alike), rounded to a 64th
     basis_decay: float = 1.0
     #: number format of ``dense``: ``float32``, ``bfloat16`` or ``float16``
     dense_dtype: str = "float32"

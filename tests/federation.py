@@ -12,6 +12,7 @@ from distro_fed.clients import EvaluateResult, PrivateClient, RoundInfo, TrainRe
 from distro_fed.compression import make_compressor
 from distro_fed.compression.base import Compressor
 from distro_fed.model.trainable import Trainable, trainable_full
+from distro_fed.presets import SELECTING
 from distro_fed.settings import RunSettings
 from distro_fed.strategies import DistroStrategy
 from distro_fed.strategies.secure_distro import SecureDistroStrategy
@@ -65,9 +66,9 @@ def run(
     """Run a federation in this process; returns strategy and grid for a look at what happened."""
     coder = make_compressor(compressor) if isinstance(compressor, str) else compressor
     config = {"compressor": coder.name, "bits": getattr(coder, "bits", 1), **(run_config or {})}
-    if coder.name in ("topk", "dct-topk"):
+    if coder.name in SELECTING:
         config["density"] = getattr(coder, "density", 1 / 64)
-    if coder.name in ("subspace", "lowrank", "tracking"):
+    if coder.name in ("subspace", "lowrank", "tracking", "tracking-topk"):
         config |= {"rank": getattr(coder, "rank", 1), "mode": "full"}
     if coder.name == "subspace":
         config |= {"final-rank": getattr(coder, "final_rank", 0), "basis-rounds": getattr(coder, "basis_rounds", 1),

@@ -32,7 +32,9 @@ def next_update(source: Replica, round_: int) -> Update:
     return agreed.frame(Kind.AGGREGATE, round_, source.version, source.chain, body)
 
 
-@pytest.mark.parametrize("name", ["dense", "quantized", "topk", "dct-topk", "subspace", "lowrank", "tracking"])
+@pytest.mark.parametrize(
+    "name", ["dense", "quantized", "topk", "dct-topk", "subspace", "lowrank", "tracking", "tracking-topk"]
+)
 def test_two_replicas_that_apply_the_same_updates_stay_bit_for_bit_equal(name: str) -> None:
     agreed = agreement(name, rank=1)
     server, member = replica(agreed), replica(agreed)

@@ -44,12 +44,20 @@ def plan(
     ] = "",
     compressor: Annotated[
         str,
-        typer.Option(help="dense, quantized, topk, dct-topk, subspace, lowrank, tracking; auto: of the mode."),
+        typer.Option(
+            help="dense, quantized, topk, dct-topk, subspace, lowrank, tracking, tracking-topk; auto: of the mode."
+        ),
     ] = "auto",
     bits: Annotated[int | None, typer.Option(help="Bits a value: quantized, subspace, lowrank, tracking.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Rank of the projection: subspace, lowrank, tracking.")] = None,
-    density: Annotated[float | None, typer.Option(help="Share of coefficients sent: topk, dct-topk.")] = None,
-    value_bits: Annotated[int | None, typer.Option(help="Bits of a selected value: topk, dct-topk.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Rank of the projection: subspace, lowrank, tracking, tracking-topk.")
+    ] = None,
+    density: Annotated[
+        float | None, typer.Option(help="Share of coefficients sent: topk, dct-topk, tracking-topk.")
+    ] = None,
+    value_bits: Annotated[
+        int | None, typer.Option(help="Bits of a selected value: topk, dct-topk, tracking-topk.")
+    ] = None,
     dense_dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16: dense.")] = None,
     downlink_bits: Annotated[int | None, typer.Option(help="Bits of the aggregated update.")] = None,
     downlink_density: Annotated[float | None, typer.Option(help="Density of the aggregated update.")] = None,

@@ -1,8 +1,8 @@
 """Full fine-tuning at the cost of an adapter: train factors of every matrix, in a subspace where it may change.
 
-The compressors ``subspace`` and ``tracking`` give every matrix public bases for this round. Instead of training the
-weights and projecting the change, the coefficients on those bases are trained directly: no gradient and no optimizer
-state for the weights themselves.
+The compressors ``subspace``, ``tracking`` and ``tracking-topk`` give every matrix public bases for this round. Instead
+of training the weights and projecting the change, the coefficients on those bases are trained directly: no gradient and
+no optimizer state for the weights themselves.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from distro_fed.agreement import Agreement
 from distro_fed.compression.base import Compressor, RoundKey
 from distro_fed.errors import LayoutMismatch
+from distro_fed.presets import TRAINED_INSIDE
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +33,8 @@ class SubspaceTraining:
     trainable : Trainable
         Weights of the model; they stay as they are.
     agreement : Agreement
-        Its uplink compressor is a :class:`~distro_fed.compression.subspace.Subspace` or a
-        :class:`~distro_fed.compression.tracking.Tracking`.
+        Its uplink compressor is a :class:`~distro_fed.compression.subspace.Subspace` or made of
+        :class:`~distro_fed.compression.tracking_bases.TrackedFactors`.
     key : RoundKey
         Chooses the bases.
     """
@@ -45,7 +46,7 @@ class SubspaceTraining:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The float32 coefficients: one tensor for every matrix of the space, with ``tracking`` two."""
+        """The float32 coefficients: one tensor for every matrix of the space, with tracked factors two."""
         return {name: one for change in self._changes.values() for name, one in change.trained.items()}
 
     @contextmanager
@@ -111,7 +112,7 @@ class _OneFactor(_Change):
 
 
 class _BothFactors(_Change):
-    """Of ``tracking``: ``F^T Q + P^T G``, with F, (rank, out), and G, (rank, in), trained."""
+    """Tracked factors: ``F^T Q + P^T G``, with F, (rank, out), and G, (rank, in), trained."""
 
     def __init__(self, spec: TensorSpec, left: torch.Tensor, right: torch.Tensor) -> None:
         self._left, self._right = left, right
@@ -136,19 +137,19 @@ def _changes(
 ) -> Iterator[tuple[str, _Change]]:
     """One for every matrix that is exchanged, in the order of the layout."""
     from distro_fed.compression.subspace import Subspace
-    from distro_fed.compression.tracking import Tracking
+    from distro_fed.compression.tracking_bases import TrackedFactors
 
     if isinstance(compressor, Subspace):
         for spec in filter(compressor.exchanges, layout):
             weight = trainable.parameters[spec.name]
             yield spec.name, _OneFactor(spec, compressor.basis(spec, key).to(weight))
-    elif isinstance(compressor, Tracking):
+    elif isinstance(compressor, TrackedFactors):
         for spec, left, right in compressor.bases(layout, key):
             weight = trainable.parameters[spec.name]
             yield spec.name, _BothFactors(spec, left.to(weight), right.to(weight))
     else:
         raise LayoutMismatch(
-            f"training in a subspace needs the compressor 'subspace' or 'tracking', not {compressor.describe()!r}"
+            f"training in a subspace needs the compressor {' or '.join(TRAINED_INSIDE)}, not {compressor.describe()!r}"
         )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compressor_names", "make_compressor"]
 
-_NAMES = ("dense", "quantized", "topk", "dct-topk", "subspace", "lowrank", "tracking")
+_NAMES = ("dense", "quantized", "topk", "dct-topk", "subspace", "lowrank", "tracking", "tracking-topk")
 
 
 def compressor_names() -> tuple[str, ...]:
@@ -44,21 +44,21 @@ def make_compressor(
     name : str
         One of :func:`compressor_names`.
     density : float
-        ``topk``, ``dct-topk``: coefficients sent over coefficients there are, above 0 and at most 1.
+        ``topk``, ``dct-topk``, ``tracking-topk``: coefficients sent over coefficients there are, above 0 and at most 1.
     selection : str
         ``topk``: ``"global"`` (one threshold for the model) or ``"chunk"`` (a quota for each chunk of a matrix).
     value_bits : int
-        ``topk``, ``dct-topk``: bits of a selected value, 1 or 2.
+        ``topk``, ``dct-topk``, ``tracking-topk``: bits of a selected value, 1 or 2.
     bits : int
         ``quantized``, ``subspace``, ``lowrank``, ``tracking``: bits of a value, 1 to 8.
     rank : int
-        ``subspace``, ``lowrank``, ``tracking``: rows of the basis, 1 to 65536.
+        ``subspace``, ``lowrank``, ``tracking``: rows of the basis, 1 to 65536; ``tracking-topk``: 1 to 256.
     dtype : str
         ``dense``: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
     final_rank, basis_rounds, rounds : int
         ``subspace``: rank in the last of ``rounds`` rounds (0: the same in all), and rounds that share a basis.
     basis_decay : float
-        ``tracking``: what older updates count in the basis, 0 to 1.
+        ``tracking``, ``tracking-topk``: what older updates count in the basis, 0 to 1.
 
     Raises
     ------
@@ -93,6 +93,10 @@ def make_compressor(
         from distro_fed.compression.tracking import Tracking
 
         return Tracking(rank, bits, basis_decay)
+    if name == "tracking-topk":
+        from distro_fed.compression.tracking_topk import TrackingTopK
+
+        return TrackingTopK(rank, density, value_bits, basis_decay)
     close = difflib.get_close_matches(name, _NAMES, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise SettingsError(f"unknown compressor {name!r}{hint} (known: {', '.join(_NAMES)})")

@@ -16,7 +16,7 @@ from distro_fed.presets import COMPRESSOR_PRESETS, TRAINED_INSIDE
 _WORTH = 0.05
 #: with more than this share of the time spent computing, bytes are not what to save
 _COMPUTING = 0.8
-_AT_MOST = 6
+_AT_MOST = 7
 #: a link is not asked to be more than so many times faster
 _FASTER = 10
 
@@ -38,7 +38,7 @@ class Change:
 
 
 def advise(plan: Plan) -> list[Change]:
-    """Changes that shorten the run at the same number of optimizer steps, the best first; at most six.
+    """Changes that shorten the run at the same number of optimizer steps, the best first; at most seven.
 
     If training itself takes most of the time, fewer bytes would not help: then the changes are those that send *more*,
     for a better update, at little cost in time. Whether the loss is the same after a change is not for a formula to

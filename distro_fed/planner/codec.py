@@ -20,6 +20,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "subspace": ("rank", "bits"),
     "lowrank": ("rank", "bits"),
     "tracking": ("rank", "bits"),
+    "tracking-topk": ("rank", "density", "value_bits"),
 }
 COMPRESSORS = tuple(PARAMETERS)
 
@@ -35,7 +36,7 @@ class Codec:
     bits : int
         Bits of a value, 1 to 8.
     rank : int
-        Rank of the projection, 1 to 65536.
+        Rank of the projection, 1 to 65536; of ``tracking-topk`` 1 to 256.
     density : float
         Coefficients sent over coefficients there are, above 0 and at most 1.
     value_bits : int
@@ -56,9 +57,10 @@ class Codec:
             close = difflib.get_close_matches(self.name, COMPRESSORS, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise SettingsError(f"unknown compressor {self.name!r}{hint} (known: {', '.join(COMPRESSORS)})")
+        most_rank = 2**8 if self.name == "tracking-topk" else 2**16
         for name, ok, use in (
             ("bits", 1 <= self.bits <= 8, "1 to 8"),
-            ("rank", 1 <= self.rank <= 2**16, f"1 to {2**16}"),
+            ("rank", 1 <= self.rank <= most_rank, f"1 to {most_rank}"),
             ("density", 0 < self.density <= 1, "a fraction above 0 and at most 1"),
             ("value_bits", self.value_bits in (1, 2), "1 or 2"),
             ("dense_dtype", self.dense_dtype in DTYPES, " or ".join(DTYPES)),

@@ -1,8 +1,8 @@
 """Bytes of one update: body, frame and Flower message, as formulas of the layout.
 
-``dense``, ``quantized``, ``subspace``, ``lowrank`` and ``tracking`` have a fixed size. ``topk`` and ``dct-topk`` send
-positions, whose code depends on where they lie; the formula is the expected size for positions at random, and real
-ones take less.
+``dense``, ``quantized``, ``subspace``, ``lowrank`` and ``tracking`` have a fixed size. ``topk``, ``dct-topk``
+and ``tracking-topk`` send positions, whose code depends on where they lie; the formula is the expected size for
+positions at random, and real ones take less.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def body_bytes(codec: Codec, layout: Layout) -> int:
     Raises
     ------
     SettingsError
-        If ``subspace``, ``lowrank`` or ``tracking`` would exchange no matrix.
+        If ``subspace``, ``lowrank``, ``tracking`` or ``tracking-topk`` would exchange no matrix.
     """
     if codec.name == "dense":
         return layout.numel * _ITEM_BYTES[codec.dense_dtype]
@@ -53,18 +53,14 @@ def body_bytes(codec: Codec, layout: Layout) -> int:
         return _quantized_bytes(rows * codec.rank, len(projected), codec.bits)
     if codec.name == "lowrank":
         return _lowrank_bytes(codec, layout)
-    if codec.name == "tracking":
+    if codec.name in ("tracking", "tracking-topk"):
         projected = _linear_weights(codec, layout)
-        sides = sum(sum(spec.shape) for spec in projected)
-        _refuse_nothing(sides, codec)
-        return _quantized_bytes(sides * codec.rank, 2 * codec.rank * len(projected), codec.bits)
-    count = selected(codec, layout)
-    return (
-        _COUNT_BYTES
-        + _SCALE_BYTES * len(layout) * codec.value_bits
-        + packed_size(count, codec.value_bits)
-        + math.ceil(position_bits(count, layout.numel) / 8)
-    )
+        values = codec.rank * sum(sum(spec.shape) for spec in projected)
+        _refuse_nothing(values, codec)
+        if codec.name == "tracking":
+            return _quantized_bytes(values, 2 * codec.rank * len(projected), codec.bits)
+        return _sparse_bytes(_share(codec.density, values), values, 2 * len(projected), codec.value_bits)
+    return _sparse_bytes(selected(codec, layout), layout.numel, len(layout), codec.value_bits)
 
 
 def frame_bytes(codec: Codec, layout: Layout) -> int:
@@ -159,6 +155,11 @@ def _refuse_nothing(rows: int, codec: Codec) -> None:
 
 def _quantized_bytes(values: int, tensors: int, bits: int) -> int:
     return _SCALE_BYTES * tensors + packed_size(values, bits)
+
+
+def _sparse_bytes(count: int, values: int, tensors: int, value_bits: int) -> int:
+    positions = math.ceil(position_bits(count, values) / 8)
+    return _COUNT_BYTES + _SCALE_BYTES * tensors * value_bits + packed_size(count, value_bits) + positions
 
 
 def _in_pieces(frame: int) -> int:

@@ -75,7 +75,7 @@ class DistroStrategy(Strategy):
     aggregation : str
         ``"mean"`` of all members' updates, where a coefficient that a member did not send counts as 0; or
         ``"contributors"``: every coefficient is the mean over those members that sent it, as in DeMo and SparseLoCo,
-        which moves the model further. Only with ``topk`` and ``dct-topk``, the compressors that leave coefficients out.
+        which moves the model further. Only with the compressors that leave coefficients out.
     outer_learning_rate, outer_momentum, outer_nesterov : float, float, bool
         The server's step on that mean (:class:`~distro_fed.strategies.outer_step.OuterStep`). DiLoCo takes 0.7, 0.9 and
         True; by default the mean is applied as it is. Momentum is state of the size of the model, and not for a

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from distro_fed.compression.base import Residual
 from distro_fed.errors import SettingsError
+from distro_fed.presets import SELECTING
 
 if TYPE_CHECKING:
     from distro_fed.agreement import Agreement
@@ -47,10 +48,10 @@ def _check_compressors(strategy: DistroStrategy) -> None:
             f"downlink compressor {down.describe()!r} and uplink compressor {up.describe()!r} are of different kinds; "
             "both must work in the same space"
         )
-    if strategy.aggregation == "contributors" and up.name not in ("topk", "dct-topk"):
+    if strategy.aggregation == "contributors" and up.name not in SELECTING:
         raise SettingsError(
             f"aggregation = 'contributors' with compressor {up.name!r}, of which every member sends every coefficient: "
-            "take 'mean', which is the same there, or the compressor topk or dct-topk"
+            f"take 'mean', which is the same there, or one of the compressors {', '.join(SELECTING)}"
         )
     if up.residual is Residual.IN_COEFFICIENTS:
         return
@@ -60,5 +61,5 @@ def _check_compressors(strategy: DistroStrategy) -> None:
         raise SettingsError(
             f"outer_momentum = {strategy.outer_momentum} with compressor {up.name!r}, whose space changes every round: "
             "what one round has moved has no place in the next; set it to 0, or take quantized, topk, dct-topk, "
-            "tracking or dense"
+            "tracking, tracking-topk or dense"
         )

@@ -134,7 +134,7 @@ class OrderedSum:
             from distro_fed.compression.sparse import Sparse
 
             if not isinstance(decoded, Sparse):
-                raise FederationError("a mean over contributors needs a compressor that selects: topk or dct-topk")
+                raise FederationError("a mean over contributors needs a compressor that selects, such as topk")
             decoded.add_weight_to(self._contributed, weight)
         self.total_weight += weight
 

@@ -15,6 +15,7 @@ from distro_fed.compression.base import Compressor, RoundKey
 from distro_fed.compression.positions import encode_positions
 from distro_fed.errors import CorruptBody
 from distro_fed.layout import Layout, TensorSpec
+from distro_fed.presets import SELECTING
 
 LAYOUT = Layout(
     [
@@ -38,8 +39,9 @@ COMPRESSORS = [
     make_compressor("subspace", rank=3, bits=1),
     make_compressor("lowrank", rank=3, bits=2),
     make_compressor("tracking", rank=3, bits=1),
+    make_compressor("tracking-topk", rank=3, density=1 / 8, value_bits=2),
 ]
-SPARSE = [compressor for compressor in COMPRESSORS if compressor.name in ("topk", "dct-topk")]
+SPARSE = [compressor for compressor in COMPRESSORS if compressor.name in SELECTING]
 SCALED = [compressor for compressor in COMPRESSORS if compressor.name != "dense"]
 each = pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda c: c.describe())
 each_sparse = pytest.mark.parametrize("compressor", SPARSE, ids=lambda c: c.describe())

@@ -68,6 +68,7 @@ def federate(config: dict[str, Any], app: Any = None, nodes: int = 2) -> DistroS
         {"mode": "full", "compressor": "lowrank", "rank": 4, "error-feedback": True, "learning-rate": 1e-2},
         {"mode": "full", "compressor": "lowrank", "rank": 4, "learning-rate": 1e-2},
         {"mode": "full", "compressor": "tracking", "error-feedback": True, "server-residual": True},
+        {"mode": "full", "compressor": "tracking-topk", "value-bits": 2, "error-feedback": True},
         {"mode": "full", "compressor": "tracking", "rank": 2, "trained-modules": "up_proj,down_proj"},
         {"mode": "full", "compressor": "dct-topk", "density": 0.05, "learning-rate": 1e-2},
         {"mode": "full", "compressor": "dense", "dtype": "bfloat16", "dense-dtype": "bfloat16"},

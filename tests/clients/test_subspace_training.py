@@ -13,7 +13,10 @@ from tests.tiny import tiny_llama
 KEY = RoundKey(seed=3, round=5)
 
 
-@pytest.mark.parametrize(("name", "version"), [("subspace", 0), ("tracking", 0), ("tracking", 1), ("tracking", 2)])
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("subspace", 0), ("tracking", 0), ("tracking", 1), ("tracking", 2), ("tracking-topk", 0), ("tracking-topk", 2)],
+)
 def test_training_coefficients_is_training_weights_inside_the_subspace(name: str, version: int) -> None:
     """Model with coefficients attached, and model with what they stand for in its weights, compute the same."""
     trainable = trainable_full(tiny_llama())

@@ -7,12 +7,13 @@ import pytest
 
 from distro_fed.compression import compressor_names, make_compressor
 from distro_fed.errors import SettingsError
+from distro_fed.presets import SELECTING
 
 
 def test_every_name_builds_its_compressor_with_a_codec_of_its_own() -> None:
     compressors = [make_compressor(name) for name in compressor_names()]
     assert [compressor.name for compressor in compressors] == list(compressor_names())
-    assert [compressor.codec for compressor in compressors] == [1, 2, 3, 4, 5, 6, 7]
+    assert [compressor.codec for compressor in compressors] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_settings_reach_the_compressor() -> None:
@@ -27,14 +28,16 @@ def test_settings_reach_the_compressor() -> None:
         "subspace rank=2 bits=3",
         "lowrank rank=2 bits=3",
         "tracking rank=2 bits=3 decay=64/64",
+        "tracking-topk rank=2 density=1/8 decay=64/64",
     ]
 
 
 def test_settings_of_the_selecting_compressors_reach_them() -> None:
-    described = [make_compressor(n, selection="chunk", value_bits=2).describe() for n in ("topk", "dct-topk")]
+    described = [make_compressor(n, selection="chunk", value_bits=2).describe() for n in SELECTING]
     assert described == [
         "topk density=1/64 per 64x64 chunk value-bits=2",
         "dct-topk density=1/64 chunk=64 value-bits=2",
+        "tracking-topk rank=8 density=1/64 value-bits=2 decay=64/64",
     ]
 
 

@@ -134,7 +134,7 @@ def test_scales_that_cannot_be_used_are_named(wrong: bytes, words: str) -> None:
         RoundCode(Quantized(4), SPACE, wrong)
 
 
-@pytest.mark.parametrize("name", ["topk", "dct-topk", "dense"])
+@pytest.mark.parametrize("name", ["topk", "dct-topk", "tracking-topk", "dense"])
 def test_compressors_without_one_scale_a_tensor(name: str) -> None:
     with pytest.raises(UnusableScales, match=name):
         RoundCode(make_compressor(name), SPACE, scales(1, 1, 1, 1))

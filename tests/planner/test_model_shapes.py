@@ -95,7 +95,7 @@ def test_a_typical_decoder_has_exactly_so_many_parameters(parameters: int) -> No
     assert widest.name == "model.embed_tokens.weight" or widest.numel < parameters / 4
 
 
-@pytest.mark.parametrize("name", ["subspace", "lowrank", "tracking"])
+@pytest.mark.parametrize("name", ["subspace", "lowrank", "tracking", "tracking-topk"])
 def test_a_typical_decoder_is_near_a_real_one(name: str) -> None:
     exact, codec = model_shape("packaged:smollm2-135m").layout, Codec(name, rank=4)
     assert body_bytes(codec, typical_layout(exact.numel)) == pytest.approx(body_bytes(codec, exact), rel=1 / 3)

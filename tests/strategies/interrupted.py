@@ -84,7 +84,7 @@ class Federation:
         self.run, self.members = folder / "run", "" if stateless else str(folder / "members")
         self.compressor, self.rounds, self.nodes, self.model, self.kind = coder, rounds, nodes, model, kind
         self.config: dict[str, Any] = {"compressor": coder.name, "bits": 2, "density": 0.2, **(run_config or {})}
-        if coder.name in ("subspace", "lowrank", "tracking"):
+        if coder.name in ("subspace", "lowrank", "tracking", "tracking-topk"):
             self.config |= {"rank": 1, "mode": "full"}
         self.options = {
             "round_timeout": 1.0, "start_timeout": 0.3, "min_train_nodes": 1, "min_available_nodes": 1,

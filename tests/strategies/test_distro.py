@@ -24,7 +24,7 @@ from distro_fed.transport.local_grid import LocalGrid
 from distro_fed.transport.records import STYPE
 from tests.federation import make_model, partition, run, shift_train
 
-COMPRESSORS = ["dense", "quantized", "topk", "dct-topk", "subspace", "lowrank", "tracking"]
+COMPRESSORS = ["dense", "quantized", "topk", "dct-topk", "subspace", "lowrank", "tracking", "tracking-topk"]
 
 
 def coder(name: str) -> Any:
@@ -387,7 +387,7 @@ def test_a_second_run_of_a_strategy_starts_its_ledger_anew() -> None:
     assert server.ledger.total() == sum(grid.bytes_up.values()) + sum(grid.bytes_down.values()) - before
 
 
-@pytest.mark.parametrize("name", ["dct-topk", "topk", "subspace", "quantized", "dense", "lowrank", "tracking"])
+@pytest.mark.parametrize("name", COMPRESSORS)
 def test_a_compressor_by_name_is_the_one_that_members_take(name: str) -> None:
     app = PrivateClient(make_model, shift_train).app()
     grid = LocalGrid(app, 2, run_config={"compressor": name, "mode": "full"})

@@ -7,6 +7,7 @@ import pytest
 
 from distro_fed.compression import compressor_names, make_compressor
 from distro_fed.errors import SettingsError
+from distro_fed.presets import SELECTING
 from distro_fed.strategies import DistroStrategy
 
 
@@ -45,12 +46,12 @@ def test_what_is_kept_between_rounds_needs_a_space_that_stays(option: dict[str, 
     DistroStrategy(compressor="quantized", **option)
 
 
-@pytest.mark.parametrize("name", sorted(set(compressor_names()) - {"topk", "dct-topk"}))
+@pytest.mark.parametrize("name", sorted(set(compressor_names()) - set(SELECTING)))
 def test_contributors_need_a_compressor_that_leaves_coefficients_out(name: str) -> None:
     with pytest.raises(SettingsError, match=f"with compressor '{name}', of which every member sends every"):
         DistroStrategy(compressor=name, aggregation="contributors")
 
 
-@pytest.mark.parametrize("name", ["topk", "dct-topk"])
+@pytest.mark.parametrize("name", SELECTING)
 def test_contributors_of_selecting_compressors(name: str) -> None:
     assert DistroStrategy(compressor=name, aggregation="contributors").aggregation == "contributors"

@@ -18,6 +18,7 @@ from distro_fed.compression.lowrank import LowRank
 from distro_fed.compression.quantized import Quantized
 from distro_fed.compression.subspace import Subspace
 from distro_fed.compression.tracking import Tracking
+from distro_fed.compression.tracking_topk import TrackingTopK
 from distro_fed.errors import SettingsError
 from distro_fed.model.trainable import Trainable
 from distro_fed.strategies import DistroStrategy
@@ -31,6 +32,7 @@ CODERS = [
     LowRank(1, bits=8),
     Tracking(1, bits=8),
     Tracking(2, bits=1, decay=0.5),
+    TrackingTopK(2, density=0.25, value_bits=2, decay=0.5),
 ]
 each = pytest.mark.parametrize("coder", CODERS, ids=lambda coder: coder.describe())
 
@@ -49,7 +51,8 @@ class Federation:
             "compressor": coder.name, "bits": getattr(coder, "bits", 1), "rank": getattr(coder, "rank", 1),
             "mode": "full", "final-rank": getattr(coder, "final_rank", 0),
             "basis-rounds": getattr(coder, "basis_rounds", 1), "num-server-rounds": 5,
-            "basis-decay": getattr(coder, "decay", 0.0),
+            "basis-decay": getattr(coder, "decay", 0.0), "density": getattr(coder, "density", 0.0),
+            "value-bits": getattr(coder, "value_bits", 1),
         }  # fmt: skip
         self.grid: LocalGrid | None = None
 

@@ -15,6 +15,7 @@ from distro_fed.clients import RoundInfo, TrainResult
 from distro_fed.compression import make_compressor
 from distro_fed.compression.base import Compressor
 from distro_fed.errors import SettingsError
+from distro_fed.presets import SELECTING
 from distro_fed.secure_aggregation.policy import Policy
 from distro_fed.secure_aggregation.roster import Roster
 from distro_fed.secure_aggregation.weighting import Weighting
@@ -218,7 +219,7 @@ def test_members_without_files_take_no_part(members: Members) -> None:
     assert server.replica.version == 0
 
 
-@pytest.mark.parametrize("name", ["topk", "dct-topk"])
+@pytest.mark.parametrize("name", SELECTING)
 def test_compressors_without_integers_are_refused(members: Members, name: str) -> None:
     with pytest.raises(SettingsError, match="quantized"):
         SecureDistroStrategy(roster=members.roster, policy=members.policy, compressor=name)
