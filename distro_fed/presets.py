@@ -40,6 +40,12 @@ PIPELINES: dict[str, dict[str, Any]] = {
         **_EVERY_STEP, **_RANK_ONE, "bits": 1, "error-feedback": True, "server-residual": True, "peft.r": 2,
         "peft.target-modules": "all-linear",
     },
+    # a third of those bytes: the largest values of a higher rank, out of steps that tell large from small, which
+    # AdamW's first does not; what is not sent waits at both ends
+    "lora-sparse": {
+        **_EVERY_STEP, **_RANK_ONE, "compressor": "topk", "density": 0.0305, "value-bits": 2, "error-feedback": True,
+        "server-residual": True, "optim": "muon", "peft.r": 4, "learning-rate": 9e-2,
+    },
     # every linear layer, on bases that follow the updates: clients keep nothing between rounds
     "full-default": {
         **_EVERY_STEP, "mode": "full", "compressor": "tracking", "bits": 1, "rank": 4, "server-residual": True,

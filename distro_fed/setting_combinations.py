@@ -98,7 +98,7 @@ def _check_aggregation(settings: RunSettings) -> None:
     if federation.aggregation == "contributors" and name not in SELECTING:
         raise SettingsError(
             f"aggregation = 'contributors' with compressor = {name!r}, of which every member sends every coefficient; "
-            "take 'mean', which is the same there, or one of the compressors {', '.join(SELECTING)}"
+            f"take 'mean', which is the same there, or one of the compressors {', '.join(SELECTING)}"
         )
     if not federation.outer_learning_rate:
         raise SettingsError("outer-learning-rate = 0.0 would never change the model; 1 applies the mean as it is")

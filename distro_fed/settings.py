@@ -54,8 +54,8 @@ class RunSettings:
     #: rounds from one checkpoint to the next, in ``checkpoint`` in the run's folder; 0: never
     save_rounds: int = 1
     seed: int = 0
-    #: a whole pipeline by name: ``lora-default``, ``full-default``, ``stateless`` or ``secure``. It fills in what is
-    #: not given or stands at its default; empty: no preset
+    #: a whole pipeline by name: ``lora-default``, ``lora-sparse``, ``full-default``, ``stateless`` or ``secure``. It
+    #: fills in what is not given or stands at its default; empty: no preset
     preset: str = ""
     #: folder for replica and residual of the clients of a simulation; empty: nothing is kept (stateless); ``auto``:
     #: ``clients`` in ``run-dir`` (or in ``runs/<run-name>``). A deployed client takes ``state-dir`` from its node

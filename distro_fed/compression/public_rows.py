@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from distro_fed.errors import SettingsError
 
-_LARGEST_RANK = 2**16
+#: the header of a frame has two bytes and a bit for the rank
+LARGEST_RANK = 2**16
 
 
 def public_rows(seed: str, size: int, rank: int) -> NDArray[np.float32]:
@@ -43,7 +44,7 @@ def public_rows(seed: str, size: int, rank: int) -> NDArray[np.float32]:
     return rows.astype(np.float32)
 
 
-def check_rank(rank: int, name: str = "rank", least: int = 1) -> None:
+def check_rank(rank: int, name: str = "rank", least: int = 1, largest: int = LARGEST_RANK) -> None:
     """Raise :class:`SettingsError` for a number of rows that a frame's header has no room for."""
-    if not least <= rank <= _LARGEST_RANK:
-        raise SettingsError(f"{name} is {rank}; use {least} to {_LARGEST_RANK}")
+    if not least <= rank <= largest:
+        raise SettingsError(f"{name} is {rank}; use {least} to {largest}")

@@ -51,8 +51,9 @@ def check_value_bits(value_bits: int) -> None:
 
 def describe_density(density: float) -> str:
     """Density as a person writes it: ``1/64`` where it is one over a whole number."""
-    inverse = round(1 / density)
-    return f"1/{inverse}" if abs(density * inverse - 1) < 1e-9 else f"{density:g}"
+    inverse = round(1 / max(density, 1e-9))
+    # nine digits: of fewer than a billion values two densities that read the same select the same number
+    return f"1/{inverse}" if abs(density * inverse - 1) < 1e-9 else f"{density:.9g}"
 
 
 def describe_value_bits(value_bits: int) -> str:

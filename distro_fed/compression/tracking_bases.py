@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from distro_fed.compression.base import Compressor, RoundKey, check_memory
 from distro_fed.compression.orthonormal import orthonormal_rows, seeded_rows
-from distro_fed.compression.public_rows import check_rank
+from distro_fed.compression.public_rows import LARGEST_RANK, check_rank
 from distro_fed.errors import SettingsError
 from distro_fed.layout import Layout, TensorSpec
 
@@ -52,9 +52,9 @@ class TrackedFactors(Compressor):
     #: what the factors so far count beside the next one in a basis, 0 to 1, rounded to a 64th
     decay: float
 
-    def check_bases(self) -> None:
+    def check_bases(self, largest_rank: int = LARGEST_RANK) -> None:
         """Raise :class:`SettingsError` unless rank and decay are in range."""
-        check_rank(self.rank)
+        check_rank(self.rank, largest=largest_rank)
         if not 0 <= self.decay <= 1:
             raise SettingsError(f"decay of the basis is {self.decay}; use 0 to 1")
 

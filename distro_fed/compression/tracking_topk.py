@@ -18,7 +18,6 @@ from distro_fed.compression.sparse import (
     share,
 )
 from distro_fed.compression.tracking_bases import SIDES, TrackedFactors
-from distro_fed.errors import SettingsError
 from distro_fed.layout import TensorSpec
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from distro_fed.layout import Layout
 
 #: the frame's header has a byte for the rank and two for the density
-LARGEST_RANK = 256
+_LARGEST_RANK = 256
 _DENSITY_STEPS = 2**16
 
 
@@ -35,8 +34,8 @@ _DENSITY_STEPS = 2**16
 class TrackingTopK(TrackedFactors):
     """Send the largest values of the factors of all weights of linear layers, by one threshold for the model.
 
-    At the bytes of a factor of rank 1 in one bit a value there is room for the largest 1/14 of rank 2, or 1/33 of rank
-    4. What was not sent has to wait in residuals, at members and server, or most of the update is lost.
+    The largest 1/14 of rank 2 or 1/33 of rank 4, with two bits a value, take about the bytes of all of rank 1 in one
+    bit. What was not sent has to wait in residuals, at members and server, or most of the update is lost.
 
     Parameters
     ----------
@@ -59,9 +58,7 @@ class TrackingTopK(TrackedFactors):
     linear: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self.check_bases()
-        if self.rank > LARGEST_RANK:
-            raise SettingsError(f"rank of tracking-topk is {self.rank}; use 1 to {LARGEST_RANK}")
+        self.check_bases(_LARGEST_RANK)
         check_density(self.density)
         check_value_bits(self.value_bits)
 

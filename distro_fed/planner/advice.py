@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from distro_fed.errors import SettingsError
-from distro_fed.planner.codec import COMPRESSORS, PARAMETERS, Codec
+from distro_fed.planner.codec import COMPRESSORS, PARAMETERS, Codec, largest_rank
 from distro_fed.planner.links import Link
 from distro_fed.planner.plan import Plan, Scenario, make_plan
 from distro_fed.presets import COMPRESSOR_PRESETS, TRAINED_INSIDE
@@ -105,7 +105,7 @@ def _steps_of(codec: Codec, factor: float) -> Iterator[Codec]:
         elif key == "value_bits":
             yield replace(codec, value_bits=1 if factor < 1 else 2)
         else:
-            yield replace(codec, rank=max(1, round(codec.rank * factor)))
+            yield replace(codec, rank=min(largest_rank(codec.name), max(1, round(codec.rank * factor))))
 
 
 def _other_steps(scenario: Scenario, factors: tuple[float, ...]) -> Iterator[tuple[str, Scenario]]:

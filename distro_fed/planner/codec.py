@@ -25,6 +25,11 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 COMPRESSORS = tuple(PARAMETERS)
 
 
+def largest_rank(compressor: str) -> int:
+    """Largest rank that the header of a frame has room for."""
+    return 2**8 if compressor == "tracking-topk" else 2**16
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """A compressor and its parameters; those that it does not have are left at their defaults.
@@ -57,10 +62,9 @@ class Codec:
             close = difflib.get_close_matches(self.name, COMPRESSORS, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise SettingsError(f"unknown compressor {self.name!r}{hint} (known: {', '.join(COMPRESSORS)})")
-        most_rank = 2**8 if self.name == "tracking-topk" else 2**16
         for name, ok, use in (
             ("bits", 1 <= self.bits <= 8, "1 to 8"),
-            ("rank", 1 <= self.rank <= most_rank, f"1 to {most_rank}"),
+            ("rank", 1 <= self.rank <= largest_rank(self.name), f"1 to {largest_rank(self.name)}"),
             ("density", 0 < self.density <= 1, "a fraction above 0 and at most 1"),
             ("value_bits", self.value_bits in (1, 2), "1 or 2"),
             ("dense_dtype", self.dense_dtype in DTYPES, " or ".join(DTYPES)),
@@ -115,6 +119,7 @@ def _dashed(key: str) -> str:
 
 
 def _short(value: object) -> str:
-    if isinstance(value, float) and abs(round(1 / value) * value - 1) < 1e-9:
-        return f"1/{round(1 / value)}"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    inverse = round(1 / max(value, 1e-9))
+    return f"1/{inverse}" if abs(inverse * value - 1) < 1e-9 else f"{value:g}"

@@ -74,6 +74,8 @@ def test_small_things() -> None:
     assert share(1 / 64, 1) == 1
     assert describe_density(1 / 512) == "1/512"
     assert describe_density(0.3) == "0.3"
+    assert describe_density(0.1234563) == "0.1234563"
+    assert describe_density(1e-310) == "1e-310"
     assert TopK(1.0).parameters() == 2**32 - 4
     assert TopK(1 / 64).parameters() == 2**26
     assert TopK(1 / 64).describe() == "topk density=1/64"

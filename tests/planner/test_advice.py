@@ -76,6 +76,13 @@ def test_all_links_if_all_are_as_slow() -> None:
     assert any(what.startswith("uplink of node 1 (3 more alike) at") for what in found), found
 
 
+@pytest.mark.parametrize("rank", [33, 256])
+@pytest.mark.parametrize("step_seconds", [0.001, 60.0])
+def test_no_rank_beyond_what_a_frame_has_room_for(rank: int, step_seconds: float) -> None:
+    found = changes_of(scenario(Codec("tracking-topk", rank=rank), link=replace(LINK, step_seconds=step_seconds)))
+    assert found and not any("rank=264" in what or "rank=512" in what for what in found)
+
+
 def test_another_topology() -> None:
     found = changes_of(scenario(Codec("subspace", rank=1), nodes=32, topology="peer-to-peer",
                                 link=Link(up_mbit=1, step_seconds=0.01)))  # fmt: skip

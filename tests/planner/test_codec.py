@@ -20,6 +20,7 @@ def test_every_compressor_can_be_planned() -> None:
         (lambda: Codec("quantized", bits=9), "bits of quantized is 9; use 1 to 8"),
         (lambda: Codec("topk", density=0.0), r"density of topk is 0.0; use a fraction"),
         (lambda: Codec("tracking-topk", rank=257), "rank of tracking-topk is 257; use 1 to 256"),
+        (lambda: Codec("tracking", rank=2**17), "rank of tracking is 131072; use 1 to 65536"),
         (lambda: Codec("topk", value_bits=3), "value-bits of topk is 3; use 1 or 2"),
         (lambda: Codec("subspace", rank=0), "rank of subspace is 0"),
         (lambda: Codec("dense", dense_dtype="int8"), "use float32 or bfloat16"),

@@ -9,7 +9,7 @@ import pytest
 from tests.strategies.whole_pipeline import lowered, write_task
 
 
-@pytest.mark.parametrize("preset", ["lora-default", "full-default", "stateless"])
+@pytest.mark.parametrize("preset", ["lora-default", "lora-sparse", "full-default", "stateless"])
 def test_a_preset_learns(preset: str, tmp_path: Path) -> None:
     task, node = write_task(tmp_path)
     nodes = [{**node, "name": name, "state-dir": str(tmp_path / "state" / name)} for name in ("a", "b", "c")]
