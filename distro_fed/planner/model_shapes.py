@@ -141,8 +141,8 @@ def typical_layout(parameters: float) -> Layout:
     """A Llama-like decoder of exactly so many parameters, for when only their number is known.
 
     One layer for every 64 channels, SwiGLU of 8/3 the width, tied embeddings of 32,000 tokens or somewhat more, to
-    come out at the number. Sizes that depend on single matrices (``subspace``, ``lowrank``, ``tracking``, LoRA) are within
-    a third of those of real models; ``dense``, ``quantized`` and ``topk`` hardly depend on shapes.
+    come out at the number. Sizes that depend on single matrices (``subspace``, ``lowrank``, ``tracking``, LoRA) are
+    within a third of those of real models; ``dense``, ``quantized`` and ``topk`` hardly depend on shapes.
 
     Raises
     ------
