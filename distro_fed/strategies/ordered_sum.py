@@ -16,6 +16,7 @@ from distro_fed.agreement import Agreement
 from distro_fed.compression.base import Decoded
 from distro_fed.compression.blocks import blocks
 from distro_fed.errors import FederationError
+from distro_fed.presets import SELECTING
 from distro_fed.update import Update, parse_frame
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ class OrderedSum:
             from distro_fed.compression.sparse import Sparse
 
             if not isinstance(decoded, Sparse):
-                raise FederationError("a mean over contributors needs a compressor that selects, such as topk")
+                known = ", ".join(SELECTING)
+                raise FederationError(f"a mean over contributors needs a compressor that selects: {known}")
             decoded.add_weight_to(self._contributed, weight)
         self.total_weight += weight
 

@@ -129,5 +129,5 @@ def test_the_plain_mean_divides_by_all_weights() -> None:
 def test_contributors_of_updates_that_hold_everything_are_refused() -> None:
     summed = OrderedSum(AGREEMENT, torch.zeros(50), dict(NAMES), aggregation="contributors")
     made = update(2)
-    with pytest.raises(FederationError, match="topk or dct-topk"):
+    with pytest.raises(FederationError, match="that selects: topk, dct-topk, tracking-topk"):
         summed.settle(2, "alpha", made, AGREEMENT.decode(made), 1.0)
