@@ -53,14 +53,11 @@ def body_bytes(codec: Codec, layout: Layout) -> int:
         return _quantized_bytes(rows * codec.rank, len(projected), codec.bits)
     if codec.name == "lowrank":
         return _lowrank_bytes(codec, layout)
-    if codec.name in ("tracking", "tracking-topk"):
-        projected = _linear_weights(codec, layout)
-        values = codec.rank * sum(sum(spec.shape) for spec in projected)
-        _refuse_nothing(values, codec)
-        if codec.name == "tracking":
-            return _quantized_bytes(values, 2 * codec.rank * len(projected), codec.bits)
-        return _sparse_bytes(_share(codec.density, values), values, 2 * len(projected), codec.value_bits)
-    return _sparse_bytes(selected(codec, layout), layout.numel, len(layout), codec.value_bits)
+    if codec.name == "tracking":
+        factors = _factors(codec, layout)
+        return _quantized_bytes(sum(factors), codec.rank * len(factors), codec.bits)
+    tensors = _factors(codec, layout) if codec.name == "tracking-topk" else [spec.numel for spec in layout]
+    return _sparse_bytes(selected(codec, layout), sum(tensors), len(tensors), codec.value_bits)
 
 
 def frame_bytes(codec: Codec, layout: Layout) -> int:
@@ -108,7 +105,9 @@ def chunk_sizes(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def selected(codec: Codec, layout: Layout) -> int:
-    """How many coefficients ``topk`` or ``dct-topk`` sends."""
+    """How many coefficients ``topk``, ``dct-topk`` or ``tracking-topk`` sends."""
+    if codec.name == "tracking-topk":
+        return _share(codec.density, sum(_factors(codec, layout)))
     if codec.name == "topk":
         return _share(codec.density, layout.numel)
     in_chunks = pool = 0
@@ -128,6 +127,13 @@ def _share(density: float, size: int) -> int:
 def _linear_weights(codec: Codec, layout: Layout) -> list[TensorSpec]:
     """Those that are trained in a subspace."""
     return [spec for spec in layout if spec.kind == "matrix" and len(spec.shape) == 2 and min(spec.shape) > codec.rank]
+
+
+def _factors(codec: Codec, layout: Layout) -> list[int]:
+    """Values of each of the factors that ``tracking`` and ``tracking-topk`` train: two for every weight."""
+    factors = [codec.rank * side for spec in _linear_weights(codec, layout) for side in spec.shape]
+    _refuse_nothing(len(factors), codec)
+    return factors
 
 
 def _lowrank_bytes(codec: Codec, layout: Iterable[TensorSpec]) -> int:
