@@ -91,12 +91,16 @@ def run_to_its_end(
 
 @contextmanager
 def ending_signals_unwind() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: after the processes of the run are stopped."""
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: after the processes of the run are stopped.
+
+    A signal that this process was told to ignore, such as SIGHUP under ``nohup``, stays ignored.
+    """
 
     def unwind(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    old = {number: signal.signal(number, unwind) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = (number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN)
+    old = {number: signal.signal(number, unwind) for number in heeded}
     try:
         yield
     finally:

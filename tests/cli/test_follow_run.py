@@ -1,6 +1,10 @@
+import os
+import signal
 from pathlib import Path
 
-from distro_fed.cli.follow_run import hub_environment, last_traceback, settings_of_run
+import pytest
+
+from distro_fed.cli.follow_run import ending_signals_unwind, hub_environment, last_traceback, settings_of_run
 from distro_fed.cli.run_config import FlowerApp
 
 LOG = """INFO: start
@@ -32,3 +36,18 @@ def test_only_a_run_that_may_download_asks_the_hub(tmp_path: Path) -> None:
     app = FlowerApp(tmp_path, "app", {"allow-download": False})
     assert hub_environment(app, {}) == {}
     assert hub_environment(app, {"allow-download": True}) == {"HF_HUB_OFFLINE": "0"}
+
+
+def test_ending_signals_unwind_and_ignored_ones_stay_ignored() -> None:
+    """A run under nohup goes on after the terminal is gone."""
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending_signals_unwind():
+            os.kill(os.getpid(), signal.SIGHUP)
+            with pytest.raises(SystemExit) as ended:
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert ended.value.code == 128 + signal.SIGTERM
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, old)

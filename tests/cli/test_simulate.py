@@ -18,7 +18,9 @@ TOY = Path(__file__).parent / "toy_app"
 
 
 def simulate(runs: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from distro_fed.cli.main import app; app()", "simulate", str(TOY)]
+    # a suite that a shell runs in the background ignores SIGINT from birth, and so would the run
+    code = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from distro_fed.cli.main import app; app()"
+    command = [sys.executable, "-c", code, "simulate", str(TOY)]
     command += ["--nodes", "2", "--runs-dir", str(runs), "--name", "toy", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(runs)}
     return subprocess.Popen(
