@@ -26,7 +26,13 @@ def run_config(task: Task, configuration: Configuration) -> dict[str, Any]:
 
 
 def run(task: Task, configuration: Configuration) -> Outcome:
-    """One federation from start to end; the final model is measured where it lies, at the server."""
+    """One federation from start to end; the final model is measured where it lies, at the server.
+
+    Raises
+    ------
+    RuntimeError
+        If the reply of a client was not taken in some round: the model is then not what the settings make of the data.
+    """
     config = run_config(task, configuration)
     settings = RunSettings.from_run_config(config)
     loaded = load_trainable(settings)
@@ -39,12 +45,16 @@ def run(task: Task, configuration: Configuration) -> Outcome:
         config["state-dir"] = state
         grid = LocalGrid(make_client_app(), configuration.clients, run_config=config, node_configs=nodes)
         strategy.start(grid, loaded.trainable, rounds)
+    history = strategy.progress.history()
+    for record in history:
+        for left_out in record.left_out:
+            raise RuntimeError(f"round {record.round}: the reply of {left_out.client} was left out: {left_out.reason}")
     loaded.trainable.write(strategy.replica.values)
     ledger = strategy.ledger
     mean = {
         direction: sum(ledger.per_client(direction).values()) / configuration.clients for direction in ("up", "down")
     }
-    curve = [record.train_loss for record in strategy.progress.history() if record.train_loss is not None]
+    curve = [record.train_loss for record in history if record.train_loss is not None]
     return Outcome(
         task.losses(loaded.trainable.model, loaded.tokenizer), mean["up"], mean["down"], loaded.parameters, rounds,
         tuple(curve),

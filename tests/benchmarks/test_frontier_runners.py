@@ -56,6 +56,11 @@ def test_an_all_reduce_sends_what_is_trained_and_no_more(task: Task) -> None:
     assert some.parameters == everything.parameters
 
 
+def test_a_run_in_which_a_client_fails_is_no_result(task: Task) -> None:
+    with pytest.raises(RuntimeError, match=r"the reply of \w+ was left out: the node reports training"):
+        run(task, "product", **{"learning-rate": 1e38, "optim": "sgd"})
+
+
 def test_an_unknown_runner_is_named() -> None:
     with pytest.raises(ValueError, match="all-reduce"):
         runner("fast")
