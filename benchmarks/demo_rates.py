@@ -1,0 +1,60 @@
+"""What the demo's federation ends at with other learning rates, or any other settings.
+
+    python benchmarks/demo_rates.py [--mode lora|full] [--run-config 'key=value ...'] RATE...
+
+The demo's app, data and settings over the in-process Grid, on one thread: the same mathematics as ``make demo``, without
+Ray. Each rate takes some 5 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import tempfile
+
+import torch
+
+from distro_fed.cli.demo import APP_FOLDER, prepare_data
+from distro_fed.cli.run_config import FlowerApp, Value, parse_run_config
+from distro_fed.clients import make_client_app
+from distro_fed.model.configured import load_trainable
+from distro_fed.reporting.report import Losses
+from distro_fed.settings import RunSettings
+from distro_fed.strategies.server import strategy_from_settings
+from distro_fed.transport.local_grid import LocalGrid
+
+
+def federation(config: dict[str, Value]) -> tuple[float | None, float | None, float]:
+    """Mean held-out loss before and after, and bytes of one client, up and down."""
+    data_folder, organisations = prepare_data()
+    with tempfile.TemporaryDirectory() as state:
+        config = {**config, "data-folder": str(data_folder), "min-available-nodes": len(organisations), "state-dir": state}
+        settings = RunSettings.from_run_config(config)
+        loaded = load_trainable(settings)
+        strategy = strategy_from_settings(settings, loaded.base_digest)
+        nodes = [{"partition-id": index, "num-partitions": len(organisations)} for index in range(len(organisations))]
+        grid = LocalGrid(make_client_app(), len(organisations), run_config=config, node_configs=nodes)
+        rounds = settings.federation.num_server_rounds
+        strategy.start(grid, loaded.trainable, rounds)
+    held_out = strategy.progress.held_out
+    sent = sum(sum(strategy.ledger.per_client(direction).values()) for direction in ("up", "down"))
+    return Losses.of(held_out[0]).mean, Losses.of(held_out[rounds]).mean, sent / len(organisations)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rates", type=float, nargs="+", metavar="RATE")
+    parser.add_argument("--mode", choices=("lora", "full"), default="lora")
+    parser.add_argument("--run-config", action="append", default=[])
+    given = parser.parse_args()
+    app = FlowerApp.load(APP_FOLDER)
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    torch.set_num_threads(1)
+    for rate in given.rates:
+        overrides = parse_run_config(given.run_config, app)
+        before, after, sent = federation({**app.config, "mode": given.mode, **overrides, "learning-rate": rate})
+        print(f"learning rate {rate:g}: {before:.4f} -> {after:.4f}, {sent / 1e3:.1f} kB a client", flush=True)
+
+
+if __name__ == "__main__":
+    main()
