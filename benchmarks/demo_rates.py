@@ -2,7 +2,7 @@
 
     python benchmarks/demo_rates.py [--mode lora|full] [--run-config 'key=value ...'] RATE...
 
-The demo's app, data and settings over the in-process Grid, on one thread: the same mathematics as ``make demo``, without
+The demo's app, data and settings over the in-process Grid, on one thread: what ``make demo`` computes, without
 Ray. Each rate takes some 5 minutes.
 """
 
@@ -28,7 +28,12 @@ def federation(config: dict[str, Value]) -> tuple[float | None, float | None, fl
     """Mean held-out loss before and after, and bytes of one client, up and down."""
     data_folder, organisations = prepare_data()
     with tempfile.TemporaryDirectory() as state:
-        config = {**config, "data-folder": str(data_folder), "min-available-nodes": len(organisations), "state-dir": state}
+        config = {
+            **config,
+            "data-folder": str(data_folder),
+            "min-available-nodes": len(organisations),
+            "state-dir": state,
+        }
         settings = RunSettings.from_run_config(config)
         loaded = load_trainable(settings)
         strategy = strategy_from_settings(settings, loaded.base_digest)
