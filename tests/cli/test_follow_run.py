@@ -40,7 +40,7 @@ def test_only_a_run_that_may_download_asks_the_hub(tmp_path: Path) -> None:
 
 def test_ending_signals_unwind_and_ignored_ones_stay_ignored() -> None:
     """A run under nohup goes on after the terminal is gone."""
-    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    old, terminated = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
     try:
         with ending_signals_unwind():
             os.kill(os.getpid(), signal.SIGHUP)
@@ -48,6 +48,6 @@ def test_ending_signals_unwind_and_ignored_ones_stay_ignored() -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
         assert ended.value.code == 128 + signal.SIGTERM
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) == terminated
     finally:
         signal.signal(signal.SIGHUP, old)
