@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -20,22 +19,20 @@ from distro_fed.model.loss import summed_loss
 
 def run(task: Task, configuration: Configuration) -> Outcome:
     """Gradients are averaged by an all-reduce (gloo) in every step."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         trained = Path(folder) / "trained.pt"
-        mp.spawn(_member, (task, configuration, port, trained), configuration.clients)
+        mp.spawn(_member, (task, configuration, trained), configuration.clients)
         values, curve = torch.load(trained, weights_only=True)
     baseline = Baseline.open(task, configuration)
     baseline.loaded.trainable.write(values)
     return baseline.outcome(curve)
 
 
-def _member(rank: int, task: Task, configuration: Configuration, port: int, trained: Path) -> None:
+def _member(rank: int, task: Task, configuration: Configuration, trained: Path) -> None:
     dist.init_process_group(
         "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
+        # a port that was free a moment ago may be taken by now; a file in a new folder is nobody else's
+        init_method=trained.with_name("rendezvous").as_uri(),
         rank=rank,
         world_size=configuration.clients,
         timeout=timedelta(minutes=10),
